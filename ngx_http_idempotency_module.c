@@ -41,95 +41,65 @@ static void ngx_http_idem_exit_process(ngx_cycle_t *cycle);
 static void ngx_http_idem_exit_master(ngx_cycle_t *cycle);
 
 
-static ngx_conf_enum_t  ngx_http_idem_on_store_error_names[] = {
-    { ngx_string("fail"), NGX_HTTP_IDEM_ON_ERROR_FAIL },
-    { ngx_string("pass"), NGX_HTTP_IDEM_ON_ERROR_PASS },
-    { ngx_null_string, 0 }
-};
-
-
 static ngx_http_idem_choices_t  ngx_http_idem_on_store_error = {
-    ngx_http_idem_on_store_error_names, 0, 0,
-    "it is \"fail\" or \"pass\"", NGX_HTTP_IDEM_UNIT_NONE
-};
-
-
-static ngx_conf_enum_t  ngx_http_idem_unknown_outcome_names[] = {
-    { ngx_string("retry"), NGX_HTTP_IDEM_UNKNOWN_RETRY },
-    { ngx_string("lease"), NGX_HTTP_IDEM_UNKNOWN_LEASE },
-    { ngx_string("hold"), NGX_HTTP_IDEM_UNKNOWN_HOLD },
-    { ngx_null_string, 0 }
+    "it is \"fail\" or \"pass\"", NGX_HTTP_IDEM_UNIT_NONE, 0, 0,
+    { { ngx_string("fail"), NGX_HTTP_IDEM_ON_ERROR_FAIL },
+      { ngx_string("pass"), NGX_HTTP_IDEM_ON_ERROR_PASS } }
 };
 
 
 static ngx_http_idem_choices_t  ngx_http_idem_unknown_outcome = {
-    ngx_http_idem_unknown_outcome_names, 0, 0,
-    "it is \"retry\" or \"lease\" or \"hold\"", NGX_HTTP_IDEM_UNIT_NONE
-};
-
-
-static ngx_conf_enum_t  ngx_http_idem_conflict_status_names[] = {
-    { ngx_string("400"), NGX_HTTP_BAD_REQUEST },
-    { ngx_string("409"), NGX_HTTP_CONFLICT },
-    { ngx_string("422"), NGX_HTTP_IDEM_UNPROCESSABLE },
-    { ngx_null_string, 0 }
+    "it is \"retry\" or \"lease\" or \"hold\"", NGX_HTTP_IDEM_UNIT_NONE, 0, 0,
+    { { ngx_string("retry"), NGX_HTTP_IDEM_UNKNOWN_RETRY },
+      { ngx_string("lease"), NGX_HTTP_IDEM_UNKNOWN_LEASE },
+      { ngx_string("hold"), NGX_HTTP_IDEM_UNKNOWN_HOLD } }
 };
 
 
 static ngx_http_idem_choices_t  ngx_http_idem_conflict_status = {
-    ngx_http_idem_conflict_status_names, 0, 0,
-    "it is \"400\" or \"409\" or \"422\"", NGX_HTTP_IDEM_UNIT_NONE
-};
-
-
-static ngx_conf_enum_t  ngx_http_idem_replay_status_names[] = {
-    { ngx_string("original"), 0 },
-    { ngx_null_string, 0 }
+    "it is \"400\" or \"409\" or \"422\"", NGX_HTTP_IDEM_UNIT_NONE, 0, 0,
+    { { ngx_string("400"), NGX_HTTP_BAD_REQUEST },
+      { ngx_string("409"), NGX_HTTP_CONFLICT },
+      { ngx_string("422"), NGX_HTTP_IDEM_UNPROCESSABLE } }
 };
 
 
 static ngx_http_idem_choices_t  ngx_http_idem_replay_status = {
-    ngx_http_idem_replay_status_names, 200, 599,
-    "it is \"original\" or a status of 200 to 599", NGX_HTTP_IDEM_UNIT_NONE
+    "it is \"original\" or a status of 200 to 599", NGX_HTTP_IDEM_UNIT_NONE,
+    200, 599, { { ngx_string("original"), 0 } }
 };
 
 
 /* in a variable "1" and "0" count as "on" and "off" */
 
-static ngx_conf_enum_t  ngx_http_idem_flag_names[] = {
-    { ngx_string("on"), 1 },
-    { ngx_string("off"), 0 },
-    { ngx_null_string, 0 }
-};
-
-
 static ngx_http_idem_choices_t  ngx_http_idem_flags = {
-    ngx_http_idem_flag_names, 0, 1,
-    "it is \"on\" or \"off\"", NGX_HTTP_IDEM_UNIT_NONE
-};
-
-
-static ngx_conf_enum_t  ngx_http_idem_stream_names[] = {
-    { ngx_string("tee"), NGX_HTTP_IDEM_STREAM_TEE },
-    { ngx_string("pass"), NGX_HTTP_IDEM_STREAM_PASS },
-    { ngx_null_string, 0 }
+    "it is \"on\" or \"off\"", NGX_HTTP_IDEM_UNIT_NONE, 0, 1,
+    { { ngx_string("on"), 1 },
+      { ngx_string("off"), 0 } }
 };
 
 
 static ngx_http_idem_choices_t  ngx_http_idem_streams = {
-    ngx_http_idem_stream_names, 0, 0,
-    "it is one of: tee, pass", NGX_HTTP_IDEM_UNIT_NONE
+    "it is \"tee\" or \"pass\", and only \"tee\" takes media types",
+    NGX_HTTP_IDEM_UNIT_NONE, 0, 0,
+    { { ngx_string("tee"), NGX_HTTP_IDEM_STREAM_TEE },
+      { ngx_string("pass"), NGX_HTTP_IDEM_STREAM_PASS } }
 };
 
 
 static ngx_http_idem_choices_t  ngx_http_idem_max_waiters = {
-    NULL, 0, NGX_MAX_INT_T_VALUE,
-    "it is a number of 0 or more", NGX_HTTP_IDEM_UNIT_NONE
+    "it is a number of 0 or more", NGX_HTTP_IDEM_UNIT_NONE,
+    0, NGX_MAX_INT_T_VALUE, { { ngx_null_string, 0 } }
 };
 
 
-#define NGX_HTTP_IDEM_ANYWHERE                                                \
-    (NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF)
+/* a directive of a location, which servers and http may set for theirs */
+
+#define ngx_http_idem_directive(name, takes, set, field, post)                \
+    { ngx_string(name),                                                       \
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|takes,           \
+      set, NGX_HTTP_LOC_CONF_OFFSET,                                          \
+      offsetof(ngx_http_idem_loc_conf_t, field), post }
 
 
 static ngx_command_t  ngx_http_idem_commands[] = {
@@ -141,285 +111,102 @@ static ngx_command_t  ngx_http_idem_commands[] = {
       0,
       NULL },
 
-    { ngx_string("idempotency"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE12,
-      ngx_http_idem_conf_switch,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
-
-    { ngx_string("idempotency_key"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idem_conf_key,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
-
-    { ngx_string("idempotency_key_format"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idem_conf_key_format,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
-
-    { ngx_string("idempotency_required"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_on_off,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, required),
-      NULL },
-
-    { ngx_string("idempotency_methods"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idem_conf_names,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, methods),
-      NULL },
-
-    { ngx_string("idempotency_bypass"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idem_conf_values,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, bypass),
-      NULL },
-
-    { ngx_string("idempotency_scope"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_value,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, scope),
-      NULL },
-
-    { ngx_string("idempotency_identity"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idem_conf_values,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, identity),
-      NULL },
-
-    { ngx_string("idempotency_fingerprint"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idem_conf_fingerprint,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
-
-    { ngx_string("idempotency_dedupe"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idem_conf_dedupe,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
-
-    { ngx_string("idempotency_activity"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE12,
-      ngx_http_idem_conf_activity,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
-
-    { ngx_string("idempotency_ttl"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_choice,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, ttl),
-      &ngx_http_idem_positive_times },
-
-    { ngx_string("idempotency_ttl_header"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE12,
-      ngx_http_idem_conf_ttl_header,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
-
-    { ngx_string("idempotency_expired_grace"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_choice,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, expired_grace),
-      &ngx_http_idem_times },
-
-    { ngx_string("idempotency_lease"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_choice,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, lease),
-      &ngx_http_idem_positive_times },
-
-    { ngx_string("idempotency_wait"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_choice,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, wait),
-      &ngx_http_idem_times },
-
-    { ngx_string("idempotency_max_waiters"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_choice,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, max_waiters),
-      &ngx_http_idem_max_waiters },
-
-    { ngx_string("idempotency_retry_after"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_choice,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, retry_after),
-      &ngx_http_idem_times },
-
-    { ngx_string("idempotency_max_response"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_choice,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, max_response),
-      &ngx_http_idem_sizes },
-
-    { ngx_string("idempotency_keep_status"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idem_conf_keep_status,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
-
-    { ngx_string("idempotency_keep_json"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idem_conf_keep_json,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
-
-    { ngx_string("idempotency_on_store_error"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_choice,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, on_store_error),
-      &ngx_http_idem_on_store_error },
-
-    { ngx_string("idempotency_unknown_outcome"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_choice,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, unknown_outcome),
-      &ngx_http_idem_unknown_outcome },
-
-    { ngx_string("idempotency_stream"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idem_conf_stream,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, stream),
-      &ngx_http_idem_streams },
-
-    { ngx_string("idempotency_conflict_status"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_choice,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, conflict_status),
-      &ngx_http_idem_conflict_status },
-
-    { ngx_string("idempotency_conflict_detail"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE12,
-      ngx_http_idem_conf_detail,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
-
-    { ngx_string("idempotency_replay_status"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_choice,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, replay_status),
-      &ngx_http_idem_replay_status },
-
-    { ngx_string("idempotency_replay_json"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE2,
-      ngx_http_idem_conf_replay_json,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
-
-    { ngx_string("idempotency_hide_header"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idem_conf_names,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, hide_headers),
-      NULL },
-
-    { ngx_string("idempotency_keep_header"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idem_conf_names,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, keep_headers),
-      NULL },
-
-    { ngx_string("idempotency_compress"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE12,
-      ngx_http_idem_conf_compress,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, compress),
-      &ngx_http_idem_flags },
-
-    { ngx_string("idempotency_headers"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_choice,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, headers),
-      &ngx_http_idem_flags },
-
-    { ngx_string("idempotency_error_body"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_choice,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, error_body),
-      &ngx_http_idem_flags },
-
-    { ngx_string("idempotency_documentation"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_value,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, documentation),
-      NULL },
-
-    { ngx_string("idempotency_dry_run"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_on_off,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, dry_run),
-      NULL },
-
-    { ngx_string("idempotency_group"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_group,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
-
-    { ngx_string("idempotency_tenant"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE1,
-      ngx_http_idem_conf_value,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, tenant),
-      NULL },
-
-    { ngx_string("idempotency_actor"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE12,
-      ngx_http_idem_conf_actor,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      offsetof(ngx_http_idem_loc_conf_t, actor),
-      NULL },
-
-    { ngx_string("idempotency_log_field"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_TAKE2,
-      ngx_http_idem_conf_log_field,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
-
-    { ngx_string("idempotency_log"),
-      NGX_HTTP_IDEM_ANYWHERE|NGX_CONF_1MORE,
-      ngx_http_idem_conf_log,
-      NGX_HTTP_LOC_CONF_OFFSET,
-      0,
-      NULL },
+    ngx_http_idem_directive("idempotency", NGX_CONF_TAKE12,
+                            ngx_http_idem_conf_switch, store, NULL),
+    ngx_http_idem_directive("idempotency_key", NGX_CONF_1MORE,
+                            ngx_http_idem_conf_key, keys, NULL),
+    ngx_http_idem_directive("idempotency_key_format", NGX_CONF_1MORE,
+                            ngx_http_idem_conf_key_format, key_format, NULL),
+    ngx_http_idem_directive("idempotency_required", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_on_off, required, NULL),
+    ngx_http_idem_directive("idempotency_methods", NGX_CONF_1MORE,
+                            ngx_http_idem_conf_names, methods, NULL),
+    ngx_http_idem_directive("idempotency_bypass", NGX_CONF_1MORE,
+                            ngx_http_idem_conf_values, bypass, NULL),
+    ngx_http_idem_directive("idempotency_scope", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_value, scope, NULL),
+    ngx_http_idem_directive("idempotency_identity", NGX_CONF_1MORE,
+                            ngx_http_idem_conf_values, identity, NULL),
+    ngx_http_idem_directive("idempotency_fingerprint", NGX_CONF_1MORE,
+                            ngx_http_idem_conf_fingerprint, fingerprint, NULL),
+    ngx_http_idem_directive("idempotency_dedupe", NGX_CONF_1MORE,
+                            ngx_http_idem_conf_dedupe, dedupe, NULL),
+    ngx_http_idem_directive("idempotency_activity", NGX_CONF_TAKE12,
+                            ngx_http_idem_conf_activity, activity, NULL),
+    ngx_http_idem_directive("idempotency_ttl", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_choice, ttl,
+                            &ngx_http_idem_positive_times),
+    ngx_http_idem_directive("idempotency_ttl_header", NGX_CONF_TAKE12,
+                            ngx_http_idem_conf_ttl_header, ttl_header_max,
+                            NULL),
+    ngx_http_idem_directive("idempotency_expired_grace", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_choice, expired_grace,
+                            &ngx_http_idem_times),
+    ngx_http_idem_directive("idempotency_lease", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_choice, lease,
+                            &ngx_http_idem_positive_times),
+    ngx_http_idem_directive("idempotency_wait", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_choice, wait,
+                            &ngx_http_idem_times),
+    ngx_http_idem_directive("idempotency_max_waiters", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_choice, max_waiters,
+                            &ngx_http_idem_max_waiters),
+    ngx_http_idem_directive("idempotency_retry_after", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_choice, retry_after,
+                            &ngx_http_idem_times),
+    ngx_http_idem_directive("idempotency_max_response", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_choice, max_response,
+                            &ngx_http_idem_sizes),
+    ngx_http_idem_directive("idempotency_keep_status", NGX_CONF_1MORE,
+                            ngx_http_idem_conf_keep_status, keep_status, NULL),
+    ngx_http_idem_directive("idempotency_keep_json", NGX_CONF_1MORE,
+                            ngx_http_idem_conf_keep_json, keep_json, NULL),
+    ngx_http_idem_directive("idempotency_on_store_error", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_choice, on_store_error,
+                            &ngx_http_idem_on_store_error),
+    ngx_http_idem_directive("idempotency_unknown_outcome", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_choice, unknown_outcome,
+                            &ngx_http_idem_unknown_outcome),
+    ngx_http_idem_directive("idempotency_stream", NGX_CONF_1MORE,
+                            ngx_http_idem_conf_stream, stream,
+                            &ngx_http_idem_streams),
+    ngx_http_idem_directive("idempotency_conflict_status", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_choice, conflict_status,
+                            &ngx_http_idem_conflict_status),
+    ngx_http_idem_directive("idempotency_conflict_detail", NGX_CONF_TAKE12,
+                            ngx_http_idem_conf_detail, conflict_detail, NULL),
+    ngx_http_idem_directive("idempotency_replay_status", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_choice, replay_status,
+                            &ngx_http_idem_replay_status),
+    ngx_http_idem_directive("idempotency_replay_json", NGX_CONF_TAKE2,
+                            ngx_http_idem_conf_replay_json, replay_json, NULL),
+    ngx_http_idem_directive("idempotency_hide_header", NGX_CONF_1MORE,
+                            ngx_http_idem_conf_names, hide_headers, NULL),
+    ngx_http_idem_directive("idempotency_keep_header", NGX_CONF_1MORE,
+                            ngx_http_idem_conf_names, keep_headers, NULL),
+    ngx_http_idem_directive("idempotency_compress", NGX_CONF_TAKE12,
+                            ngx_http_idem_conf_compress, compress,
+                            &ngx_http_idem_flags),
+    ngx_http_idem_directive("idempotency_headers", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_choice, headers,
+                            &ngx_http_idem_flags),
+    ngx_http_idem_directive("idempotency_error_body", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_choice, error_body,
+                            &ngx_http_idem_flags),
+    ngx_http_idem_directive("idempotency_documentation", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_value, documentation, NULL),
+    ngx_http_idem_directive("idempotency_dry_run", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_on_off, dry_run, NULL),
+    ngx_http_idem_directive("idempotency_group", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_group, group_name, NULL),
+    ngx_http_idem_directive("idempotency_tenant", NGX_CONF_TAKE1,
+                            ngx_http_idem_conf_value, tenant, NULL),
+    ngx_http_idem_directive("idempotency_actor", NGX_CONF_TAKE12,
+                            ngx_http_idem_conf_actor, actor, NULL),
+    ngx_http_idem_directive("idempotency_log_field", NGX_CONF_TAKE2,
+                            ngx_http_idem_conf_log_field, log_fields, NULL),
+    ngx_http_idem_directive("idempotency_log", NGX_CONF_1MORE,
+                            ngx_http_idem_conf_log, log, NULL),
 
     { ngx_string("idempotency_stats"),
       NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS|NGX_CONF_TAKE1,

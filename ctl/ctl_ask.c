@@ -144,7 +144,7 @@ ctl_address(const char *path)
 
     base = o.url;
 
-    if (base == NULL) {
+    if (base == NULL || *base == '\0') {
         ctl_say("where? Say --url, or set IDEMPOTENCY_URL");
         return CTL_USAGE;
     }

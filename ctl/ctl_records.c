@@ -21,6 +21,7 @@
 
 
 static int ctl_remove(void);
+static int ctl_ignored(const char *option);
 static int ctl_pages(const char *method);
 static int ctl_count(const char *name);
 
@@ -167,6 +168,16 @@ ctl_delete(void)
     int          rc;
     ctl_json_t  *v;
 
+    rc = ctl_ignored(o.state ? "--state" : o.older ? "--older"
+                     : o.group ? "--group" : o.tenant ? "--tenant"
+                     : o.actor ? "--actor" : o.since ? "--since"
+                     : o.events ? "--events" : o.limit ? "--limit"
+                     : o.record && o.scope ? "--scope" : NULL);
+
+    if (rc != CTL_OK) {
+        return rc;
+    }
+
     rc = ctl_record("DELETE", o.dry_run ? "1" : NULL, &v);
 
     if (rc != CTL_OK || o.json) {
@@ -216,11 +227,10 @@ ctl_purge(void)
 }
 
 
-/* an option that would be ignored would delete more than was meant */
-
 static int
 ctl_remove(void)
 {
+    int          rc;
     const char  *option;
 
     if (o.events) {
@@ -232,13 +242,29 @@ ctl_remove(void)
                  : o.since ? "--since" : NULL;
     }
 
-    if (option) {
-        ctl_say("nothing was deleted: %s does not choose %s here", option,
-                o.events ? "events" : "records");
-        return CTL_USAGE;
+    rc = ctl_ignored(option ? option : o.scope ? "--scope" : NULL);
+
+    if (rc != CTL_OK) {
+        return rc;
     }
 
     return o.events ? ctl_forget() : ctl_pages("DELETE");
+}
+
+
+/* an option that would be ignored would delete more than was meant */
+
+static int
+ctl_ignored(const char *option)
+{
+    if (option == NULL) {
+        return CTL_OK;
+    }
+
+    ctl_say("nothing was deleted: %s does not choose %s here", option,
+            o.events ? "events" : "records");
+
+    return CTL_USAGE;
 }
 
 

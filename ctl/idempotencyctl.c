@@ -68,7 +68,8 @@ static const char  ctl_usage[] =
     "            (or the variable IDEMPOTENCY_URL)\n"
     "  --store   which store; not needed where there is one\n"
     "  --user    <name>:<password>, for auth_basic\n"
-    "  --json    as the location answers it\n";
+    "  --json    as the location answers it\n"
+    "  --version\n";
 
 
 static int

@@ -10,6 +10,7 @@ use warnings;
 use lib 't/lib';
 use IdempotencyTest;
 use IdempotencyTest::Admin;
+use IdempotencyTest::Figures;
 use Test::Nginx::Socket 'no_plan';
 use JSON::PP;
 
@@ -255,3 +256,31 @@ is($c->read_response->body, "run 1\n", 'asked for before that: replayed');
 is(post('/ok?op=a', $key)->body, "run 2\n", 'after it: runs again');
 is(post('/ok?op=a', $key)->header('X-Status'), 'REPLAYED', 'and is replayed');
 is(app_count('a'), 2, 'ran twice');
+
+
+
+=== TEST 7: a deletion in a store that only people use here is an event
+--- store: redis postgres
+--- http_config
+    idempotency_store shared $TEST_REMOTE {
+        server  127.0.0.1:$TEST_NGINX_OWN_PORT;
+    }
+    idempotency_store looked $TEST_REMOTE {
+        server  127.0.0.1:$TEST_NGINX_OWN_PORT;
+    }
+--- config eval
+$::api =~ s/(location \/ops\/ \{)/$1 idempotency_log logs\/ops.json;/r
+--- client
+my $id = post('/ok?op=a', new_key())->header('X-Record');
+
+is(http_request('DELETE', "/ops/records/looked/$id", '', {})->json->{deleted},
+   1, 'deleted');
+
+my @events;
+
+ok(wait_for(sub {
+       @events = read_events("$ENV{TEST_NGINX_SERVER_ROOT}/logs/ops.json")
+   }, 8), 'told');
+is($events[0]{event}, 'idempotency.record.deleted', 'what');
+is($events[0]{record}, $id, 'of which');
+is($events[0]{by}, '127.0.0.1', 'by whom');

@@ -151,6 +151,17 @@ is(app_count('b'), 2, 'two runs');
 error_log_like(qr/a record of store "\w+" was deleted by "127\.0\.0\.1"/,
                'who it was');
 
+# a filter beside a key or an id is refused, not ignored
+for my $path ("records/STORE/$id?state=in_progress",
+              "records/STORE?key=$key&scope=api&tenant=other",
+              "records/STORE?state=completed&scope=other",
+              "records/STORE?state=completed&tenant=%4")
+{
+    is(admin('DELETE', $path)->status, 400, "DELETE $path");
+}
+
+is(admin('GET', "records/STORE/$id")->status, 200, 'nothing was deleted');
+
 
 
 === TEST 3: deleting a lock: its holder loses it, and who waits runs
@@ -297,6 +308,14 @@ for ([ 'GET', 'records/nowhere', 404, 'STORE_UNKNOWN' ],
      [ 'DELETE', 'records/STORE?older=0s&tennant=a', 400, 'ARGUMENT_UNKNOWN' ],
      [ 'DELETE', 'records/STORE?older=0s&dryrun=1', 400, 'ARGUMENT_UNKNOWN' ],
      [ 'DELETE', "records/STORE/$none?dryrun=1", 400, 'ARGUMENT_UNKNOWN' ],
+     [ 'DELETE', "records/STORE/$none?tenant=a", 400, 'ARGUMENT_UNKNOWN' ],
+     [ 'DELETE', "records/STORE/$none?key=a", 400, 'ARGUMENT_UNKNOWN' ],
+     [ 'DELETE', 'records/STORE?key=a&older=1h', 400, 'ARGUMENT_UNKNOWN' ],
+     [ 'DELETE', 'records/STORE?older=0s&scope=a', 400, 'ARGUMENT_UNKNOWN' ],
+     [ 'DELETE', 'records/STORE?older=0s&older=1h', 400, 'ARGUMENT_INVALID' ],
+     [ 'DELETE', 'records/STORE?older=0s&tenant=%4', 400, 'ARGUMENT_INVALID' ],
+     [ 'DELETE', 'records/STORE?older=0s&tenant=a%4x', 400, 'ARGUMENT_INVALID' ],
+     [ 'DELETE', 'records/STORE?older=0s&dry_run=%', 400, 'ARGUMENT_INVALID' ],
      [ 'POST', 'records/STORE', 405, 'METHOD_NOT_ALLOWED' ],
      [ 'DELETE', 'health', 405, 'METHOD_NOT_ALLOWED' ],
      [ 'GET', 'id', 400, 'KEY_MISSING' ],
@@ -419,6 +438,12 @@ is($record->{tenant}, 'zeta', 'its tenant');
 is($record->{actor}, sha256_hex('ann'), 'its actor, as a hash');
 is($record->{group}, 'pay', 'its group');
 ok($record->{host}, 'the host of its holder');
+
+http_post('/ok?op=u', '{"a":1}', { 'Idempotency-Key' => new_key(),
+                                   'X-Tenant' => "M\xc3\xbc\"\\" });
+($record) = all('records/STORE?tenant=M%C3%BC%22%5C');
+is($record->{tenant}, "M\x{fc}\"\\", 'a tenant as it was named');
+is(scalar(all('records/STORE?tenant=M%C3%BC%22%5C', 'DELETE')), 1, 'deleted');
 
 is(http_post('/ok?op=acme', '{"a":1}', $sent{'acme:ann'})->header('X-Status'),
    'REPLAYED', 'replays are as ever');

@@ -194,7 +194,8 @@ takes('location', "idempotency on; idempotency_key $_;")
 
 $wrong->('idempotency_compress', [ 'off min=1k', 'on min=x', 'on 1k' ],
          'it is "min=<size>" behind "on"');
-$wrong->('idempotency_stream', [ 'attach', 'both' ], 'tee, pass');
+$wrong->('idempotency_stream', [ 'attach', 'both' ],
+         'it is "tee" or "pass", and only "tee" takes media types');
 $wrong->('idempotency_stream', [ 'tee json', 'pass text/plain' ],
          'a media type behind "tee"');
 
@@ -316,6 +317,10 @@ refuses('server', "idempotency ledger;\nidempotency_ttl 1h;", 0,
 refuses('http', "idempotency_store $_ memory { }", 0,
         "invalid value \"$_\" in \"idempotency_store\" directive",
         'a store can\'t be named so') for qw(on off);
+
+# it is in addresses, labels and JSON
+refuses('http', "idempotency_store '$_' memory { }", 0, 'invalid value',
+        'the name of a store is ASCII') for '', 'a"b', 'a/b', 'a\\\\b', "\xc3\xbc";
 
 refuses('http', 'idempotency_store a files { }', 0,
         'unknown kind of store "files" in "idempotency_store"',

@@ -167,6 +167,14 @@ for ([ 2, qr/which record/, 'inspect' ],
      [ 2, qr/--record does not choose/, 'cleanup', '--older', '1h',
        '--record', '0' x 64 ],
      [ 2, qr/--key does not choose/, 'purge', '--tenant', 'a', '--key', 'k' ],
+     [ 2, qr/--scope does not choose/, 'cleanup', '--older', '1h', '--scope',
+       's' ],
+     [ 2, qr/--state does not choose/, 'delete', '--key', 'k', '--state',
+       'in_progress' ],
+     [ 2, qr/--tenant does not choose/, 'delete', '--key', 'k', '--scope', 's',
+       '--tenant', 'a' ],
+     [ 2, qr/--scope does not choose/, 'delete', '--record', '0' x 64,
+       '--scope', 's' ],
      [ 2, qr/what is "more"/, 'list', 'more' ],
      [ 2, qr/there is no command "dance"/, 'dance' ],
      [ 2, qr/state.*is in_progress/, 'list', '--state', 'done' ],
@@ -184,6 +192,9 @@ for ([ 2, qr/which record/, 'inspect' ],
 
 is((ctl("http://127.0.0.1:$ENV{TEST_NGINX_DEAD_PORT}/", 'list'))[1], 3,
    'nobody is there');
+like(scalar qx(IDEMPOTENCY_URL= build/idempotencyctl list 2>&1),
+     qr/where\? Say --url/, 'an empty variable says nothing');
+is($? >> 8, 2, 'it was asked wrongly');
 is((ctl("http://127.0.0.1:$port/other", 'health'))[1], 3,
    'it is another location');
 

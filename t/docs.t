@@ -59,25 +59,28 @@ sub directives {
     my ($body) = $table =~ /ngx_http_idem_commands\[\] = \{(.*?)^\};/ms
         or die 'no table of directives';
 
+    # those of locations are rows of a macro, which says where they stand
+
+    $body =~ s/ngx_http_idem_directive\( "(\w+)", \s* (\w+), \s*
+               (\w+), \s* (\w+), \s* (&?\w+) \)/
+               { ngx_string("$1"), ANYWHERE|$2, $3, 0, $4, $5 }/gx;
+
     while ($body =~ /\{ \s* ngx_string\("(\w+)"\), \s*
                      ([A-Z0-9_|]+), \s* (\w+), \s* \w+, \s*
-                     (?: 0 | offsetof\(\w+, \s* (\w+)\) ), \s*
-                     (?: &? (\w+) ) \s* \}/gx)
+                     (\w+), \s* (?: &? (\w+) ) \s* \}/gx)
     {
         my ($name, $flags, $setter, $field, $post) = ($1, $2, $3, $4, $5);
 
         # beside names there may be numbers; NULL has neither
 
-        my @words = $table =~ /_choices_t \s+ $post \s = \s \{
-                               \s* \w+, \s 0, \s 0,/x
-                    && $table =~ /ngx_conf_enum_t \s+ ${post}_names\[\] \s =
-                                  \s \{ (.*?) ^\};/xms
+        my @words = $table =~ /_choices_t \s+ $post \s = \s \{ [^;]*?
+                               _NONE, \s 0, \s 0, (.*?) ^\};/xms
                     ? $1 =~ /ngx_string\("(\w+)"\)/g : ();
 
         $found{$name} = {
             context => contexts($flags),
             flags   => $flags,
-            field   => $field || other_field($name),
+            field   => $field,
             words   => \@words,
             choices => { choices($post) },
             setter  => $setter,
@@ -99,25 +102,12 @@ sub contexts {
 }
 
 
-# of those whose setter knows by itself where the value goes
-
-sub other_field {
-    my $name = shift;
-
-    my %field = (idempotency            => 'store',
-                 idempotency_key        => 'keys',
-                 idempotency_ttl_header => 'ttl_header_max');
-
-    return $field{$name} || $name =~ s/^idempotency_//r;
-}
-
-
 # the value of an enum => its word
 
 sub choices {
     my $post = shift;
 
-    return if $table !~ /ngx_conf_enum_t\s+${post}_names\[\] = \{(.*?)^\};/ms;
+    return if $table !~ /_choices_t\s+$post = \{(.*?)^\};/ms;
     return map { /ngx_string\("(\w+)"\), (\w+)/ ? ($2 => $1) : () }
                split /\n/, $1;
 }
@@ -297,7 +287,8 @@ sub syntax_agrees {
     }
 
     if (@{$d->{words}}) {
-        is($syntax, "`$name " . join(' | ', @{$d->{words}}) . ';`',
+        (my $words = $syntax) =~ s/ \[[^]]*\]//;
+        is($words, "`$name " . join(' | ', @{$d->{words}}) . ';`',
            "$name: one of its words");
     }
 
@@ -661,6 +652,12 @@ sub examples_are_taken {
             is($said, '', "$file:$line: nginx takes the example");
         }
     }
+
+    # those that are ready to be included bring all that they name
+
+    for my $file (map { s{^\Q$root\E/}{}r } glob "$root/examples/*.conf") {
+        is(try($dir, 'include', text($file)), '', "nginx takes $file");
+    }
 }
 
 
@@ -685,7 +682,7 @@ sub try {
         $where = 'http';
     }
 
-    if ($where eq 'http') {
+    if ($where eq 'http' || $where eq 'include') {
         $conf = "${load}events { }\nhttp {\n$conf}\n";
 
     } else {
@@ -707,7 +704,7 @@ sub try {
     my $http = join '', map { "${_}_temp_path $dir/$_;\n" }
                             qw(client_body proxy fastcgi uwsgi scgi);
 
-    if ($conf !~ /upstream app\b/) {
+    if ($where ne 'include' && $conf !~ /upstream app\b/) {
         $http .= "upstream app { server unix:$dir/app.sock; }\n";
     }
 

@@ -333,27 +333,41 @@ qr/\[emerg\] .*invalid value "level=loud".*"info" or "debug".* in .*nginx\.conf:
         idempotency  away;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
+    location /pass/ {
+        idempotency                 away;
+        idempotency_lease           1s;
+        idempotency_on_store_error  pass;
+        proxy_pass                  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
 --- client
 for (1 .. 30) {
     http_post('/ok', 'x', { 'Idempotency-Key' => new_key() });
+    http_post('/pass/ok', 'x', { 'Idempotency-Key' => new_key() });
 }
 
-my $count = sub {
-    my ($n, $lines, $log) = (0, 0, error_log());
+for my $what ('the request is refused', 'the request runs unprotected',
+              'it ran unprotected; it is kept here and tried again')
+{
+    my $count = sub {
+        my ($n, $lines, $log) = (0, 0, error_log());
 
-    while ($log =~ /store "away" failed: [^\n]*the request is refused(?:: (\d+) more in the last second)?/g) {
-        $n += $1 // 1;
-        $lines++;
-    }
+        while ($log =~ /store "away" failed: [^\n]*$what(?:: (\d+) more in the last second)?/g) {
+            $n += $1 // 1;
+            $lines++;
+        }
 
-    return ($n, $lines);
-};
+        return ($n, $lines);
+    };
 
-ok(wait_for(sub { ($count->())[0] >= 30 }, 10), 'each is counted');
+    ok(wait_for(sub { ($count->())[0] >= 30 }, 10), "$what: each is counted");
 
-my ($n, $lines) = $count->();
-is($n, 30, 'once');
-cmp_ok($lines, '<', 15, 'in a few lines');
+    my ($n, $lines) = $count->();
+    is($n, 30, 'once');
+    cmp_ok($lines, '<', 15, 'in a few lines');
+}
+
+error_log_like(qr/kept here and tried again, record [0-9a-f]{16}/,
+               'the first names its record');
 
 
 

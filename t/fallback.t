@@ -9,6 +9,7 @@ use strict;
 use warnings;
 use lib 't/lib';
 use IdempotencyTest;
+use IdempotencyTest::Figures;
 use Test::Nginx::Socket 'no_plan';
 use Time::HiRes qw(sleep time);
 
@@ -635,3 +636,89 @@ is($c->read_response->status, 503, 'it is not kept');
 is(app_wait('a', 3, 20), 3, 'the waiter is next');
 app_release('a');
 is($w->read_response->status, 503, 'and answered');
+
+
+
+=== TEST 27: events of both stores, which no location uses by themselves
+A breaker, an expired record and a deletion are events of one of the two.
+--- store: redis postgres
+--- http_config eval
+main::stores('breaker fails=2 reset=60s;') =~ s/ server \{.*//sr
+--- config
+    location / {
+        idempotency        shared fallback=ledger;
+        idempotency_lease  1s;
+        idempotency_log    logs/events.json;
+        add_header         X-Record $idempotency_record always;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /brief/ {
+        idempotency        shared fallback=ledger;
+        idempotency_lease  500ms;
+        idempotency_ttl    1s;
+        idempotency_log    logs/events.json;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /ops/ { idempotency_admin; }
+--- client
+sub told
+{
+    my ($event, $store) = @_;
+
+    ok(wait_for(sub {
+           grep { $_->{event} eq "idempotency.$event" && $_->{store} eq $store }
+               read_events("$ENV{TEST_NGINX_SERVER_ROOT}/logs/events.json")
+       }, 8), "$event of $store");
+}
+
+sub delete_of
+{
+    my ($store, $r) = @_;
+
+    is(http_request('DELETE', "/ops/records/$store/" . $r->header('X-Record'),
+                    '', {})->status, 200, "deleted in $store");
+}
+
+delete_of('shared', http_post('/ok?op=a', 'x', key()));
+told('record.deleted', 'shared');
+
+$::redis->kill_it;
+http_post('/ok?op=b', 'x', key()) for 1 .. 2;
+told('storage.error', 'shared');
+told('circuit_breaker.opened', 'shared');
+
+delete_of('ledger', http_post('/ok?op=c', 'x', key()));
+told('record.deleted', 'ledger');
+
+is(http_post('/brief/ok?op=d', 'x', key())->status, 200, 'ran in the ledger');
+told('key.expired', 'ledger');
+
+
+
+=== TEST 28: under "hold", also in a ledger that is elsewhere, and in use
+--- store: redis postgres
+--- http_config eval: main::stores('')
+--- config
+    location / {
+        idempotency                  shared fallback=second;
+        idempotency_lease            1s;
+        idempotency_wait             0;
+        idempotency_unknown_outcome  hold;
+        proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- provokes: exited on signal 9
+--- client
+$::redis->kill_it;
+
+# the ledger comes into use: from now on it is asked first, and once more when
+# the first store does not answer
+is(http_post('/ok?op=first', 'x', key())->status, 200, 'ran in the ledger');
+
+my $key = key();
+send_post('/hold?op=a', 'x', $key);
+app_wait_parked('a');
+kill_worker();
+sleep 1.5;
+is(http_post('/hold?op=a', 'x', $key, timeout => 5)->error_code,
+   'OUTCOME_UNKNOWN', 'it may have run');
+is(app_count('a'), 1, 'and did not run again');

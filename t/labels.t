@@ -59,14 +59,16 @@ $send->('/ok', 'X-Tenant' => 'acme', 'X-User' => 'jane', 'X-Platform' => 'i"os',
         'X-Version' => 7);
 $send->('/plain/ok', 'X-User' => 'jane', 'X-Platform' => 'a' x 3000);
 $send->('/ok');
+$send->('/plain/ok', 'X-Tenant' => "M\xc3\xbcller \\", 'X-User' => "j\xe9\x01",
+        'X-Platform' => "\xc2\x9b\xe2\xff" . "\xe2\x82\xac" x 50);
 
-my @processed = grep { $_->{event} eq 'idempotency.processed' } events(6);
+my @processed = grep { $_->{event} eq 'idempotency.processed' } events(8);
 
-is(scalar @processed, 3, 'three ran');
+is(scalar @processed, 4, 'four ran');
 
 is($processed[0]{tenant}, 'acme', 'tenant');
 is($processed[0]{actor}, Digest::SHA::sha256_hex('jane'), 'actor, as a hash');
-is($processed[0]{platform}, 'i_os', 'a field');
+is($processed[0]{platform}, 'i"os', 'a field');
 is($processed[0]{'app.version'}, 'v7', 'another');
 
 is($processed[1]{actor}, 'jane', 'actor, plain');
@@ -75,6 +77,10 @@ is($processed[1]{platform}, 'a' x 128, 'bounded');
 
 is($processed[2]{actor}, undef, 'nobody');
 is($processed[2]{platform}, '', 'empty');
+
+is($processed[3]{tenant}, "M\x{fc}ller \\", 'UTF-8');
+is($processed[3]{actor}, 'j__', 'neither UTF-8 nor control characters');
+is($processed[3]{platform}, '____' . "\x{20ac}" x 41 . '_', 'and cut');
 
 
 

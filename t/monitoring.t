@@ -9,6 +9,7 @@ use strict;
 use warnings;
 use lib 't/lib';
 use IdempotencyTest;
+use IdempotencyTest::Example;
 use IdempotencyTest::Figures;
 use Test::Nginx::Socket 'no_plan';
 
@@ -23,17 +24,9 @@ sub slurp {
 # tracing.conf as a part of the http block of a test
 
 sub tracing {
-    my $conf = slurp('examples/tracing.conf');
-
-    $conf =~ s/listen +127\.0\.0\.1:8080/listen 127.0.0.1:\$TEST_NGINX_PORT_2/
-        or die "no listen\n";
-    $conf =~ s/idempotency +on/idempotency \$TEST_STORE/ or die "no store\n";
-    $conf =~ s{http://app;}{http://127.0.0.1:\$TEST_NGINX_APP_PORT;}
-        or die "no upstream\n";
-    $conf =~ s{logs/traced.log}{\$TEST_NGINX_SERVER_ROOT/logs/traced.log}
-        or die "no log\n";
-
-    return $conf;
+    return example('tracing', sub {
+        s{logs/traced.log}{\$TEST_NGINX_SERVER_ROOT/logs/traced.log};
+    });
 }
 
 # names and labels that an expression asks for: [ name, label ... ]

@@ -234,6 +234,7 @@ is($send->('/ok', "caf\xc3\xa9")->status, 200, 'a name in UTF-8');
 is($columns->(), "pay|caf\xc3\xa9|$jane|t|2", 'is kept');
 
 for ([ "caf\xe9", 'caf?' ], [ "\xc0\xafx", '??x' ], [ "\xed\xa0\x80", '???' ],
+     [ "\xc3\xffx", '??x' ], [ "\xe2\x82\xc3", '???' ],
      [ "\xf8\x90\x80\x80\x80", '?????' ], [ 'a' x 95 . "\xc3\xa9", 'a' x 95 . '?' ],
      [ 'a' x 200, 'a' x 96 ])
 {

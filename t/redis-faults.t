@@ -343,7 +343,8 @@ $::redis->command('SET', "filler$_", 'x' x 2000) for 1 .. 100;
 $::redis->command('SAVE');
 
 push @{ $::redis->{options} }, '--key-load-delay', 100000;
-$::redis->restart;
+$::redis->kill_it;
+$::redis->spawn;
 
 my $key = key();
 my $r = http_post('/ok?op=l', 'x', $key);
@@ -824,8 +825,12 @@ is(app_count('b'), 0, 'did not run');
 my $c = send_post('/twelve/hold?op=a', 'x', key());
 app_wait_parked('a');
 my $name = record();
+my @others = map { send_post("/twelve/hold?op=o$_", 'x', key()) } 1 .. 6;
+app_wait_parked("o$_") for 1 .. 6;
 $::proxy->tell('down');
 error_log_like(qr/a lease could not be renewed/, 'it fails', 8);
+error_log_like(qr/could not be renewed [^\n]*: \d+ more in the last second/,
+               'those of the others are counted', 8);
 my $left = sub {
     return $::redis->command('PTTL', $name) - $::redis->record($name)->{g};
 };

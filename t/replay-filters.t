@@ -170,6 +170,7 @@ same($r[0], $r[2], 'gunzip: a replay decoded', framing());
     location /max/ {
         expires        max;
         charset        utf-8;
+        source_charset utf-8;
         charset_types  text/plain;
         proxy_pass     http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
@@ -217,6 +218,25 @@ is($retry->header('Expires'), 'Thu, 01 Jan 2026 00:00:00 GMT', 'its Expires');
 
 ($first, $retry) = tries('POST', '/max/ok?type=text/html', {}, {});
 is($retry->header('Content-Type'), 'text/html; charset=utf-8', 'one charset');
+
+# nginx has the charset in fields of its own, and the type may be without it
+
+($first, $retry) = tries('POST', '/as-is/ok?type=text/html'
+                                 . '&header=X-Accel-Charset:%20utf-8', {}, {});
+is($first->header('Content-Type'), 'text/html; charset=utf-8',
+   'X-Accel-Charset');
+same($first, $retry, 'X-Accel-Charset');
+is($retry->header('X-Accel-Charset'), undef, 'not for the client');
+
+($first, $retry) = tries('POST', '/as-is/ok?type=text/html;%20charset=koi8-r'
+                                 . '&header=Content-Type:%20text/plain',
+                         {}, {});
+is($first->header('Content-Type'), 'text/plain; charset=koi8-r',
+   'Content-Type twice');
+same($first, $retry, 'Content-Type twice');
+
+same(tries('POST', '/max/ok?type=text/html;%20charset=', {}, {}),
+     'an empty charset');
 
 ($first, $retry) = tries('POST', '/rewritten/headers', {}, {});
 same($first, $retry, 'rewritten');

@@ -469,6 +469,8 @@ my $f = $figures->();
 is(http_request($_, '/stats', 'x')->status, 405, "$_ is not allowed")
     for qw(POST PUT DELETE PATCH);
 
+is(http_request('POST', '/stats', 'x')->header('Allow'), 'GET, HEAD',
+   'what is');
 is($figures->(), $f, 'and changes nothing');
 
 is(http_get('/denied')->status, 403, 'deny');

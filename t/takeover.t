@@ -347,3 +347,71 @@ is(code_of(http_post('/short/hold', 'x', \%short)), 'CONCURRENT_REQUEST',
    'a short TTL: still in progress');
 app_release('/short/hold');
 is($c->read_response->status, 200, 'and answered');
+
+
+
+=== TEST 9: taken over by a request under hold: nobody takes over from that
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_lease            300ms;
+    idempotency_wait             0;
+    idempotency_unknown_outcome  $http_x_policy;
+    set $port  $http_x_port;
+
+    location / {
+        proxy_pass  http://127.0.0.1:$port;
+    }
+--- provokes: exited on signal 9
+--- client
+my %up = ('X-Port' => $ENV{TEST_NGINX_APP_PORT});
+my %down = ('X-Port' => $ENV{TEST_NGINX_DEAD_PORT});
+my %lease = ('X-Policy' => 'lease');
+my %hold = ('X-Policy' => 'hold');
+
+my %dead = ('Idempotency-Key' => new_key(), %up);
+my %unknown = ('Idempotency-Key' => new_key(), %up);
+my %back = ('Idempotency-Key' => new_key());
+
+# what a configuration before this one, or another host, left under lease
+
+wait_for(sub { http_post('/ok?op=warm', 'a',
+                         { 'Idempotency-Key' => new_key(), %up,
+                           %lease })->status == 200 });
+
+is(http_post('/reset?op=b', 'a', { %unknown, %lease })->status, 502, 'unknown');
+send_post('/hold?op=a', 'a', { %dead, %lease });
+send_post('/hold?op=c', 'a', { %back, %up, %lease });
+app_wait_parked($_) for qw(a c);
+kill_worker();
+
+select undef, undef, undef, 1.0;
+
+# retries under hold
+
+send_post('/hold?op=a', 'a', { %dead, %hold });
+is(app_wait('a', 2), 2, 'a retry under hold takes over, and runs');
+is(http_post('/hold?op=c', 'a', { %back, %down, %hold })->status, 502,
+   'one that takes over, and does not run');
+is(http_post('/reset?op=b', 'a', { %unknown, %hold })->status, 502,
+   'one of an unknown outcome runs');
+
+is(code_of(http_post('/hold?op=c', 'b', { %back, %up, %hold })),
+   'IDEMPOTENCY_CONFLICT', 'another body, where it did not run');
+
+my $c = send_post('/hold?op=c', 'a', { %back, %up, %hold });
+is(app_wait('c', 2), 2, 'the same runs');
+
+kill_worker();
+
+select undef, undef, undef, 1.0;
+
+for my $policy (\%hold, \%lease) {
+    is(code_of(http_post('/hold?op=a', 'a', { %dead, %$policy })),
+       'OUTCOME_UNKNOWN', "it died under hold: unknown");
+    is(code_of(http_post('/hold?op=c', 'a', { %back, %up, %$policy })),
+       'OUTCOME_UNKNOWN', 'also behind the one that did not run');
+    is(code_of(http_post('/reset?op=b', 'a', { %unknown, %$policy })),
+       'OUTCOME_UNKNOWN', 'and what was unknown stays so');
+}
+
+is(app_count($_), 2, "$_ did not run again") for qw(a b c);

@@ -47,6 +47,13 @@ our $api = <<'_EOC_';
         proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
 
+    location /plain/ {
+        idempotency           trail;
+        idempotency_actor     $http_x_actor plain;
+        idempotency_log       store:trail;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
     location /ops/  { idempotency_admin; }
     location /look/ { idempotency_admin read; }
     location /stats { idempotency_stats json; }
@@ -165,6 +172,13 @@ like(http_get("/ops/events?store=trail&follow=0&record=$id")->body, qr/"record":
 is(scalar(trail("&record=$id", @there)), 3, 'every host can tell');
 is(scalar(trail("&key=$key&scope=api")), 3, 'by the key');
 is(scalar(trail("&actor=bob")), 1, 'by an actor');
+
+# by name where it is plain, whatever it has in it, and nobody else's
+for my $actor ("m\xc3\xbcller", 'm__ller', 'a"b', 'a_b', 'a\\b') {
+    post('/plain/ok?op=p', new_key(), $actor);
+    my $name = $actor =~ s/([^\w])/sprintf '%%%02X', ord $1/ger;
+    is(scalar(wait_trail(2, "&actor=$name")), 2, "by a plain actor, $name");
+}
 is(scalar(trail('&since=1h')), scalar(trail('')), 'since an hour');
 is(scalar(trail('&since=2000-01-01&until=2000-01-02')), 0, 'of a day');
 is(http_get('/ops/events?store=trail&since=ever')->status, 400, 'or not');
@@ -241,6 +255,12 @@ is(http_request('DELETE', '/ops/events?store=trail', '', {})->json->{error}{code
 for ([ 'older=0s&tenant=a', 'ARGUMENT_UNKNOWN' ],
      [ 'older=0s&actor=', 'FILTER_EMPTY' ],
      [ 'older=0s&dryrun=1', 'ARGUMENT_UNKNOWN' ],
+     [ 'older=0s&scope=a', 'ARGUMENT_UNKNOWN' ],
+     [ 'older=0s&older=90d', 'ARGUMENT_INVALID' ],
+     [ 'older=0s&actor=%4', 'ARGUMENT_INVALID' ],
+     [ 'older=2026-13-01', 'ARGUMENT_INVALID' ],
+     [ 'older=2026-02-30', 'ARGUMENT_INVALID' ],
+     [ 'older=2026-01-28T10:00:00%2B02:00', 'ARGUMENT_INVALID' ],
      [ 'actor=even&key=a', 'FILTER_INVALID' ])
 {
     my ($args, $error) = @$_;
@@ -250,6 +270,8 @@ for ([ 'older=0s&tenant=a', 'ARGUMENT_UNKNOWN' ],
     is($r->json->{error}{code}, $error, $error);
 }
 
+is(http_request('DELETE', '/ops/events?store=trail&older=0026-01-28', '', {})
+   ->json->{deleted}, 0, 'none is older than nginx');
 is((ctl('cleanup', '--events', '--store', 'trail', '--older', '0s', '--tenant',
         'a'))[1], 2, 'cleanup of events by tenant');
 is((ctl('purge', '--events', '--store', 'trail', '--actor', 'even', '--tenant',

@@ -29,7 +29,7 @@
  * is not known to the ledger, and what ran in a ledger not to other hosts that do
  * not use it.
  *
- * The request is src/store/layers/..._fallback.c and ..._fallback_both.c; the
+ * The request is src/store/layers/..._fallback.c; the
  * commits that are kept are those of ..._outbox.c.
  */
 

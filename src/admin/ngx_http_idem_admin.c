@@ -38,13 +38,18 @@
 static ngx_int_t ngx_http_idem_admin_handler(ngx_http_request_t *r);
 static ngx_str_t ngx_http_idem_admin_tail(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_admin_record(ngx_http_request_t *r,
-    ngx_str_t *tail);
+    ngx_str_t *args, ngx_str_t *tail);
 static ngx_int_t ngx_http_idem_admin_stored(ngx_http_request_t *r,
-    ngx_str_t *name);
+    ngx_str_t *args);
 static ngx_int_t ngx_http_idem_admin_method(ngx_http_request_t *r,
     ngx_uint_t methods, const char *allow);
-static ngx_int_t ngx_http_idem_admin_show_id(ngx_http_request_t *r);
+static ngx_int_t ngx_http_idem_admin_show_id(ngx_http_request_t *r,
+    ngx_str_t *args);
 static ngx_int_t ngx_http_idem_admin_index(ngx_http_request_t *r);
+static void ngx_http_idem_admin_run(ngx_http_idem_job_t *job);
+static void ngx_http_idem_admin_resume(ngx_http_idem_job_t *job);
+static void ngx_http_idem_admin_answered(ngx_http_idem_op_t *op);
+static void ngx_http_idem_admin_event_handler(ngx_event_t *ev);
 static void ngx_http_idem_admin_cleanup(void *data);
 
 
@@ -101,7 +106,7 @@ static ngx_int_t
 ngx_http_idem_admin_handler(ngx_http_request_t *r)
 {
     ngx_int_t                   rc;
-    ngx_str_t                   tail, value;
+    ngx_str_t                   tail, value, args[NGX_HTTP_IDEM_ARG_N];
     ngx_http_idem_main_conf_t  *mcf;
 
     rc = ngx_http_discard_request_body(r);
@@ -112,7 +117,9 @@ ngx_http_idem_admin_handler(ngx_http_request_t *r)
 
     ngx_str_set(&value, "no-store");
 
-    if (ngx_http_idem_add_header(r, "Cache-Control", &value) == NULL) {
+    if (ngx_http_idem_add_header(r, "Cache-Control", &value) != NGX_OK
+        || ngx_http_idem_admin_args(r, args) != NGX_OK)
+    {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
@@ -131,15 +138,13 @@ ngx_http_idem_admin_handler(ngx_http_request_t *r)
     if (ngx_http_idem_conf_is(&tail, "records")
         || ngx_http_idem_conf_option(&tail, "records/", &value))
     {
-        return ngx_http_idem_admin_record(r, &value);
+        return ngx_http_idem_admin_record(r, args, &value);
     }
 
-    if (ngx_http_idem_admin_arg(r, "store", &value) == NGX_ERROR) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-
-    if (value.data && ngx_http_idem_conf_is(&tail, "events")) {
-        return ngx_http_idem_admin_stored(r, &value);
+    if (args[NGX_HTTP_IDEM_ARG_STORE].data
+        && ngx_http_idem_conf_is(&tail, "events"))
+    {
+        return ngx_http_idem_admin_stored(r, args);
     }
 
     rc = ngx_http_idem_admin_method(r, NGX_HTTP_GET|NGX_HTTP_HEAD,
@@ -154,7 +159,7 @@ ngx_http_idem_admin_handler(ngx_http_request_t *r)
     }
 
     if (ngx_http_idem_conf_is(&tail, "id")) {
-        return ngx_http_idem_admin_show_id(r);
+        return ngx_http_idem_admin_show_id(r, args);
     }
 
     if (ngx_http_idem_conf_is(&tail, "health")) {
@@ -162,7 +167,7 @@ ngx_http_idem_admin_handler(ngx_http_request_t *r)
     }
 
     if (ngx_http_idem_conf_is(&tail, "events")) {
-        return ngx_http_idem_admin_events(r);
+        return ngx_http_idem_admin_events(r, args);
     }
 
     return ngx_http_idem_admin_error(r, NGX_HTTP_NOT_FOUND, "NOT_FOUND",
@@ -205,7 +210,7 @@ ngx_http_idem_admin_tail(ngx_http_request_t *r)
 /* events?store= */
 
 static ngx_int_t
-ngx_http_idem_admin_stored(ngx_http_request_t *r, ngx_str_t *name)
+ngx_http_idem_admin_stored(ngx_http_request_t *r, ngx_str_t *args)
 {
     ngx_int_t                   rc;
     ngx_http_idem_store_t      *store;
@@ -219,7 +224,7 @@ ngx_http_idem_admin_stored(ngx_http_request_t *r, ngx_str_t *name)
     }
 
     mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
-    store = ngx_http_idem_find_store(mcf, name);
+    store = ngx_http_idem_find_store(mcf, &args[NGX_HTTP_IDEM_ARG_STORE]);
 
     if (store == NULL || !store->trail) {
         return ngx_http_idem_admin_error(r, NGX_HTTP_NOT_FOUND,
@@ -230,7 +235,7 @@ ngx_http_idem_admin_stored(ngx_http_request_t *r, ngx_str_t *name)
                               "the location names those there are.");
     }
 
-    return ngx_http_idem_admin_trail(r, store);
+    return ngx_http_idem_admin_trail(r, args, store);
 }
 
 
@@ -271,7 +276,8 @@ ngx_http_idem_admin_method(ngx_http_request_t *r, ngx_uint_t methods,
 
 
 static ngx_int_t
-ngx_http_idem_admin_record(ngx_http_request_t *r, ngx_str_t *tail)
+ngx_http_idem_admin_record(ngx_http_request_t *r, ngx_str_t *args,
+    ngx_str_t *tail)
 {
     u_char                       *p;
     ngx_int_t                     rc;
@@ -311,7 +317,7 @@ ngx_http_idem_admin_record(ngx_http_request_t *r, ngx_str_t *tail)
     ngx_memzero(&q, sizeof(ngx_http_idem_admin_query_t));
 
     if (id.len) {
-        if (ngx_http_idem_admin_id(&id, q.id) != NGX_OK) {
+        if (ngx_http_idem_id_parse(id.data, id.len, q.id) != NGX_OK) {
             return ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
                       "RECORD_INVALID", "A record id is 64 hexadecimal "
                       "digits: the variable $idempotency_record, \"record\" "
@@ -321,7 +327,7 @@ ngx_http_idem_admin_record(ngx_http_request_t *r, ngx_str_t *tail)
         q.one = 1;
     }
 
-    if (ngx_http_idem_admin_query(r, &q, &rc) != NGX_OK) {
+    if (ngx_http_idem_admin_query(r, args, &q, &rc) != NGX_OK) {
         return rc;
     }
 
@@ -337,14 +343,14 @@ ngx_http_idem_admin_record(ngx_http_request_t *r, ngx_str_t *tail)
 
 
 static ngx_int_t
-ngx_http_idem_admin_show_id(ngx_http_request_t *r)
+ngx_http_idem_admin_show_id(ngx_http_request_t *r, ngx_str_t *args)
 {
     u_char                id[NGX_HTTP_IDEM_ID_LEN];
     u_char                hash[NGX_HTTP_IDEM_HASH_LEN];
     ngx_str_t             scope;
     ngx_http_idem_text_t  t;
 
-    switch (ngx_http_idem_admin_key(r, id, hash, &scope)) {
+    switch (ngx_http_idem_admin_key(r, args, id, hash, &scope)) {
 
     case NGX_OK:
         break;
@@ -401,7 +407,7 @@ ngx_http_idem_admin_index(ngx_http_request_t *r)
 
 void *
 ngx_http_idem_admin_job(ngx_http_request_t *r, size_t size,
-    ngx_event_handler_pt handler)
+    ngx_int_t (*run)(ngx_http_idem_job_t *job))
 {
     ngx_http_cleanup_t   *cln;
     ngx_http_idem_job_t  *job;
@@ -417,12 +423,109 @@ ngx_http_idem_admin_job(ngx_http_request_t *r, size_t size,
     cln->data = job;
 
     job->request = r;
+    job->run = run;
 
-    job->event.handler = handler;
+    job->event.handler = ngx_http_idem_admin_event_handler;
     job->event.data = job;
     job->event.log = r->connection->log;
 
     return job;
+}
+
+
+ngx_int_t
+ngx_http_idem_admin_start(void *data)
+{
+    ngx_http_idem_job_t  *job = data;
+
+    job->request->main->count++;
+    job->request->read_event_handler = ngx_http_test_reading;
+
+    ngx_http_idem_admin_run(job);
+
+    return NGX_DONE;
+}
+
+
+ngx_int_t
+ngx_http_idem_admin_ask(ngx_http_idem_job_t *job,
+    ngx_http_idem_store_t *store, ngx_http_idem_op_e kind, u_char *id,
+    ngx_http_idem_list_t *list, ngx_http_idem_trail_t *trail)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = &job->op;
+
+    ngx_memzero(op, sizeof(ngx_http_idem_op_t));
+
+    op->kind = kind;
+    op->store = store;
+    op->list = list;
+    op->trail = trail;
+    op->pool = job->pool ? job->pool : job->request->pool;
+    op->log = job->request->connection->log;
+    op->handler = ngx_http_idem_admin_answered;
+    op->data = job;
+
+    if (id) {
+        ngx_memcpy(op->id, id, NGX_HTTP_IDEM_ID_LEN);
+    }
+
+    if (list
+        && ngx_array_init(&list->entries, op->pool, 16,
+                          sizeof(ngx_http_idem_entry_t))
+           != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    job->asked = 1;
+
+    return ngx_http_idem_store_submit(op);
+}
+
+
+static void
+ngx_http_idem_admin_run(ngx_http_idem_job_t *job)
+{
+    ngx_int_t  rc;
+
+    rc = job->run(job);
+
+    if (rc != NGX_AGAIN) {
+        ngx_http_finalize_request(job->request, rc);
+    }
+}
+
+
+/*
+ * not while the content handler runs: the first of the posted requests may end
+ * the request
+ */
+
+static void
+ngx_http_idem_admin_resume(ngx_http_idem_job_t *job)
+{
+    ngx_connection_t  *c;
+
+    c = job->request->connection;
+
+    ngx_http_idem_admin_run(job);
+    ngx_http_run_posted_requests(c);
+}
+
+
+static void
+ngx_http_idem_admin_answered(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_admin_resume(op->data);
+}
+
+
+static void
+ngx_http_idem_admin_event_handler(ngx_event_t *ev)
+{
+    ngx_http_idem_admin_resume(ev->data);
 }
 
 
@@ -497,11 +600,9 @@ ngx_http_idem_admin_send(ngx_http_request_t *r, ngx_uint_t status,
 
     rc = ngx_http_idem_admin_header(r, status, t->type, t->len);
 
-    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
-        return rc;
+    if (rc != NGX_ERROR && rc <= NGX_OK && !r->header_only) {
+        rc = ngx_http_output_filter(r, t->first);
     }
-
-    rc = ngx_http_output_filter(r, t->first);
 
     /* NGX_AGAIN: nginx sends the rest once the request is finalized */
 

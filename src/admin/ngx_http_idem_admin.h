@@ -33,6 +33,29 @@
 #define NGX_HTTP_IDEM_ADMIN_READ  2
 
 
+/* the arguments that there are, decoded; without data: not given */
+
+typedef enum {
+    NGX_HTTP_IDEM_ARG_GROUP = 0,                /* as the labels            */
+    NGX_HTTP_IDEM_ARG_TENANT,
+    NGX_HTTP_IDEM_ARG_ACTOR,
+    NGX_HTTP_IDEM_ARG_KEY,
+    NGX_HTTP_IDEM_ARG_SCOPE,
+    NGX_HTTP_IDEM_ARG_DRY_RUN,
+    NGX_HTTP_IDEM_ARG_OLDER,
+    NGX_HTTP_IDEM_ARG_STATE,
+    NGX_HTTP_IDEM_ARG_LIMIT,
+    NGX_HTTP_IDEM_ARG_CURSOR,
+    NGX_HTTP_IDEM_ARG_STORE,
+    NGX_HTTP_IDEM_ARG_SINCE,
+    NGX_HTTP_IDEM_ARG_UNTIL,
+    NGX_HTTP_IDEM_ARG_RECORD,
+    NGX_HTTP_IDEM_ARG_AFTER,
+    NGX_HTTP_IDEM_ARG_FOLLOW,
+    NGX_HTTP_IDEM_ARG_N
+} ngx_http_idem_arg_e;
+
+
 /* selection of records */
 
 typedef struct {
@@ -53,14 +76,23 @@ typedef struct {
 } ngx_http_idem_admin_query_t;
 
 
-/* what all requests have that are answered later */
+/*
+ * What all requests have that are answered later.  "run" is called at first,
+ * when the operation is complete, and when the event fires.  It returns
+ * NGX_AGAIN if it waits for one of them, or else what the request ends with.
+ */
 
-typedef struct {
+typedef struct ngx_http_idem_job_s  ngx_http_idem_job_t;
+
+struct ngx_http_idem_job_s {
     ngx_http_request_t           *request;
+    ngx_int_t                   (*run)(ngx_http_idem_job_t *job);
     ngx_http_idem_op_t            op;
     ngx_pool_t                   *pool;          /* of a slice              */
     ngx_event_t                   event;         /* resumes after a pause   */
-} ngx_http_idem_job_t;
+    ngx_msec_t                    sent;          /* last, of a stream       */
+    unsigned                      asked:1;       /* see "op" for the answer */
+};
 
 
 typedef struct {
@@ -80,8 +112,6 @@ typedef struct {
     ngx_uint_t                    slices;        /* since the last pause    */
     ngx_msec_t                    start;
     unsigned                      remove:1;
-    unsigned                      removing:1;    /* a removal is pending    */
-    unsigned                      failed:1;      /* the slice: see "op"     */
 } ngx_http_idem_admin_t;
 
 
@@ -92,7 +122,19 @@ char *ngx_http_idem_conf_admin(ngx_conf_t *cf, ngx_command_t *cmd,
 
 /* a structure of that size that begins with a job; NULL: no memory */
 void *ngx_http_idem_admin_job(ngx_http_request_t *r, size_t size,
-    ngx_event_handler_pt handler);
+    ngx_int_t (*run)(ngx_http_idem_job_t *job));
+
+/* runs it; returns what a content handler returns */
+ngx_int_t ngx_http_idem_admin_start(void *data);
+
+/*
+ * Asks a store; sets "asked".  Of "id", "list" and "trail" there is what the
+ * kind needs.  NGX_OK: answered; NGX_AGAIN: "run" is called then; otherwise
+ * what the request ends with, since there is no memory.
+ */
+ngx_int_t ngx_http_idem_admin_ask(ngx_http_idem_job_t *job,
+    ngx_http_idem_store_t *store, ngx_http_idem_op_e kind, u_char *id,
+    ngx_http_idem_list_t *list, ngx_http_idem_trail_t *trail);
 
 /* sends an error as JSON; returns what a content handler returns */
 ngx_int_t ngx_http_idem_admin_error(ngx_http_request_t *r,
@@ -108,23 +150,37 @@ void ngx_http_idem_admin_text(ngx_http_request_t *r,
 
 /* ..._admin_query.c */
 
+/* fills NGX_HTTP_IDEM_ARG_N arguments; NGX_ERROR: no memory */
+ngx_int_t ngx_http_idem_admin_args(ngx_http_request_t *r, ngx_str_t *args);
+
 /* NGX_DECLINED: the arguments are invalid, and *rc is the error */
-ngx_int_t ngx_http_idem_admin_query(ngx_http_request_t *r,
+ngx_int_t ngx_http_idem_admin_query(ngx_http_request_t *r, ngx_str_t *args,
     ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
 
-/* of a DELETE: all arguments are among "names", and say something; else the
-   same */
+/* of a DELETE: all arguments are among "known", a bit each, once, and say
+   something; else the same */
 ngx_int_t ngx_http_idem_admin_deletion(ngx_http_request_t *r,
-    const char **names, ngx_int_t *rc);
-ngx_int_t ngx_http_idem_admin_dry_run(ngx_http_request_t *r,
-    ngx_uint_t *dry_run);
-ngx_int_t ngx_http_idem_admin_arg(ngx_http_request_t *r, const char *name,
-    ngx_str_t *value);
-ngx_int_t ngx_http_idem_admin_id(ngx_str_t *text, u_char *id);
+    ngx_uint_t known, ngx_int_t *rc);
+
+/* an argument that is a switch, and says "0" */
+#define ngx_http_idem_admin_is_0(arg)                                         \
+    ((arg)->len == 1 && (arg)->data[0] == '0')
+
+#define ngx_http_idem_admin_is_dry_run(args)                                  \
+    ((args)[NGX_HTTP_IDEM_ARG_DRY_RUN].len                                    \
+     && !ngx_http_idem_admin_is_0(&(args)[NGX_HTTP_IDEM_ARG_DRY_RUN]))
 
 /* the record of ?key= and ?scope=; NGX_DECLINED: no key was given */
-ngx_int_t ngx_http_idem_admin_key(ngx_http_request_t *r, u_char *id,
-    u_char *hash, ngx_str_t *scope);
+ngx_int_t ngx_http_idem_admin_key(ngx_http_request_t *r, ngx_str_t *args,
+    u_char *id, u_char *hash, ngx_str_t *scope);
+
+/*
+ * The record of ?record= in hexadecimal, or that and the hash of ?key=; both
+ * are empty if neither is given.  Each has room for that.  NGX_DECLINED: it is
+ * no record; NGX_ERROR: no memory.
+ */
+ngx_int_t ngx_http_idem_admin_selected(ngx_http_request_t *r, ngx_str_t *args,
+    ngx_str_t *record, ngx_str_t *hash);
 ngx_uint_t ngx_http_idem_admin_match(ngx_http_idem_admin_query_t *q,
     ngx_http_idem_store_t *store, ngx_http_idem_entry_t *entry);
 
@@ -149,18 +205,27 @@ void ngx_http_idem_admin_labels(ngx_http_idem_store_t *store,
 /* ..._admin_health.c, ..._admin_events.c */
 
 ngx_int_t ngx_http_idem_admin_health(ngx_http_request_t *r);
-ngx_int_t ngx_http_idem_admin_events(ngx_http_request_t *r);
+ngx_int_t ngx_http_idem_admin_events(ngx_http_request_t *r, ngx_str_t *args);
 
-/* of an event stream: its type, bytes, and r->write_event_handler */
-#define NGX_HTTP_IDEM_ADMIN_STREAM  "text/event-stream"
-ngx_int_t ngx_http_idem_admin_stream_send(ngx_http_request_t *r, u_char *p,
+/*
+ * A stream of server-sent events: its header and a comment; bytes, which stay
+ * where they are while it is busy; a comment, if nothing was sent for long;
+ * its end.  NGX_OK, or what the request ends with.
+ */
+ngx_int_t ngx_http_idem_stream_begin(ngx_http_idem_job_t *job,
+    const char *hello);
+ngx_int_t ngx_http_idem_stream_send(ngx_http_idem_job_t *job, u_char *p,
     u_char *last);
-void ngx_http_idem_follow_write(ngx_http_request_t *r);
+ngx_int_t ngx_http_idem_stream_alive(ngx_http_idem_job_t *job);
+ngx_int_t ngx_http_idem_stream_end(ngx_http_idem_job_t *job);
+
+#define ngx_http_idem_stream_busy(r)                                          \
+    ((r)->buffered || (r)->connection->buffered || (r)->out)
 
 /* ..._admin_trail.c */
 
 /* GET and DELETE of events?store= */
-ngx_int_t ngx_http_idem_admin_trail(ngx_http_request_t *r,
+ngx_int_t ngx_http_idem_admin_trail(ngx_http_request_t *r, ngx_str_t *args,
     ngx_http_idem_store_t *store);
 
 

@@ -24,38 +24,38 @@
 
 
 #define NGX_HTTP_IDEM_FOLLOW_POLL   100
-#define NGX_HTTP_IDEM_FOLLOW_ALIVE  15000
 #define NGX_HTTP_IDEM_FOLLOW_SIZE   65536
 
 /* "data: " and the blank line */
 #define NGX_HTTP_IDEM_FOLLOW_FRAME  16
+
+/* how long a stream may be silent, ms */
+#define NGX_HTTP_IDEM_STREAM_ALIVE  15000
 
 
 typedef struct {
     ngx_http_idem_job_t   job;
     uint64_t              at;
     u_char               *buf;
-    ngx_msec_t            sent;
-    ngx_str_t             word;                 /* in each line, or empty   */
-    ngx_str_t             other;                /* or this one              */
-    u_char                word_data[96];
-    u_char                other_data[96];
+    ngx_str_t             hash;                 /* in each line, or empty   */
+    ngx_str_t             record;               /* or this one              */
+    u_char                hash_data[96];
+    u_char                record_data[96];
 } ngx_http_idem_events_t;
 
 
-static void ngx_http_idem_follow_poll(ngx_event_t *ev);
+static ngx_int_t ngx_http_idem_follow_poll(ngx_http_idem_job_t *job);
 static u_char *ngx_http_idem_follow_gather(ngx_http_idem_events_t *f);
-static ngx_int_t ngx_http_idem_follow_send(ngx_http_idem_events_t *f,
-    u_char *last);
-static ngx_int_t ngx_http_idem_follow_select(ngx_http_idem_events_t *f);
+static ngx_int_t ngx_http_idem_follow_select(ngx_http_idem_events_t *f,
+    ngx_str_t *args);
 static ngx_uint_t ngx_http_idem_follow_match(ngx_http_idem_events_t *f,
     u_char *p, size_t len);
+static void ngx_http_idem_stream_write(ngx_http_request_t *r);
 
 
 ngx_int_t
-ngx_http_idem_admin_events(ngx_http_request_t *r)
+ngx_http_idem_admin_events(ngx_http_request_t *r, ngx_str_t *args)
 {
-    u_char                  *p;
     ngx_int_t                rc;
     ngx_http_idem_events_t  *f;
 
@@ -65,7 +65,7 @@ ngx_http_idem_admin_events(ngx_http_request_t *r)
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    rc = ngx_http_idem_follow_select(f);
+    rc = ngx_http_idem_follow_select(f, args);
 
     if (rc == NGX_ERROR) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
@@ -85,28 +85,10 @@ ngx_http_idem_admin_events(ngx_http_request_t *r)
     f->at = ngx_http_idem_tap_now();
     ngx_http_idem_tap_follow();
 
-    rc = ngx_http_idem_admin_header(r, NGX_HTTP_OK,
-                                    NGX_HTTP_IDEM_ADMIN_STREAM, -1);
+    rc = ngx_http_idem_stream_begin(&f->job, ": events from now on\n\n");
 
-    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
-        return rc;
-    }
-
-    p = ngx_cpymem(f->buf, ": events from now on\n\n", 22);
-
-    if (ngx_http_idem_follow_send(f, p) == NGX_ERROR) {
-        return NGX_ERROR;
-    }
-
-    r->main->count++;
-    r->read_event_handler = ngx_http_test_reading;
-    r->write_event_handler = ngx_http_idem_follow_write;
-
-    /* not cancelable: a worker that shuts down ends the request first */
-
-    ngx_add_timer(&f->job.event, NGX_HTTP_IDEM_FOLLOW_POLL);
-
-    return NGX_DONE;
+    return (rc == NGX_OK && !r->header_only) ? ngx_http_idem_admin_start(f)
+                                             : rc;
 }
 
 
@@ -116,106 +98,78 @@ ngx_http_idem_admin_events(ngx_http_request_t *r)
  */
 
 static ngx_int_t
-ngx_http_idem_follow_select(ngx_http_idem_events_t *f)
+ngx_http_idem_follow_select(ngx_http_idem_events_t *f, ngx_str_t *args)
 {
-    u_char     *p, id[NGX_HTTP_IDEM_ID_LEN];
-    u_char      hash[NGX_HTTP_IDEM_HASH_LEN];
-    ngx_int_t   rc;
-    ngx_str_t   value, scope;
+    u_char     text[2][2 * NGX_HTTP_IDEM_ID_LEN];
+    ngx_int_t  rc;
+    ngx_str_t  record, hash;
 
-    f->word.data = f->word_data;
-    f->other.data = f->other_data;
+    record.data = text[0];
+    hash.data = text[1];
 
-    rc = ngx_http_idem_admin_arg(f->job.request, "record", &value);
+    rc = ngx_http_idem_admin_selected(f->job.request, args, &record, &hash);
 
-    if (rc == NGX_ERROR) {
-        return NGX_ERROR;
+    f->record.data = f->record_data;
+    f->hash.data = f->hash_data;
+
+    if (record.len) {
+        f->record.len = ngx_sprintf(f->record_data, "\"record\":\"%V\"",
+                                    &record)
+                        - f->record_data;
     }
 
-    if (rc == NGX_OK) {
-
-        if (ngx_http_idem_admin_id(&value, id) != NGX_OK) {
-            return NGX_DECLINED;
-        }
-
-        p = ngx_sprintf(f->word_data, "\"record\":\"%*xs\"", sizeof(id), id);
-        f->word.len = p - f->word_data;
-
-        return NGX_OK;
+    if (hash.len) {
+        f->hash.len = ngx_sprintf(f->hash_data, "\"key_hash\":\"%V\"", &hash)
+                      - f->hash_data;
     }
 
-    rc = ngx_http_idem_admin_key(f->job.request, id, hash, &scope);
-
-    if (rc == NGX_ERROR) {
-        return NGX_ERROR;
-    }
-
-    if (rc == NGX_OK) {
-        p = ngx_sprintf(f->word_data, "\"key_hash\":\"%*xs\"", sizeof(hash),
-                        hash);
-        f->word.len = p - f->word_data;
-
-        p = ngx_sprintf(f->other_data, "\"record\":\"%*xs\"", sizeof(id), id);
-        f->other.len = p - f->other_data;
-    }
-
-    return NGX_OK;
+    return rc;
 }
 
 
 static ngx_uint_t
 ngx_http_idem_follow_match(ngx_http_idem_events_t *f, u_char *p, size_t len)
 {
-    return f->word.len == 0
-           || ngx_strlcasestrn(p, p + len, f->word.data, f->word.len - 1)
-           || (f->other.len
-               && ngx_strlcasestrn(p, p + len, f->other.data,
-                                   f->other.len - 1));
+    return f->record.len == 0
+           || ngx_strlcasestrn(p, p + len, f->record.data, f->record.len - 1)
+           || (f->hash.len
+               && ngx_strlcasestrn(p, p + len, f->hash.data,
+                                   f->hash.len - 1));
 }
 
 
-static void
-ngx_http_idem_follow_poll(ngx_event_t *ev)
+static ngx_int_t
+ngx_http_idem_follow_poll(ngx_http_idem_job_t *job)
 {
     u_char                  *last;
-    ngx_connection_t        *c;
-    ngx_http_request_t      *r;
+    ngx_int_t                rc;
     ngx_http_idem_events_t  *f;
 
-    f = ev->data;
-    r = f->job.request;
-    c = r->connection;
+    f = (ngx_http_idem_events_t *) job;
 
     if (ngx_exiting || ngx_terminate) {
-        ngx_http_finalize_request(r, ngx_http_send_special(r, NGX_HTTP_LAST));
-        ngx_http_run_posted_requests(c);
-        return;
+        return ngx_http_idem_stream_end(job);
     }
 
     ngx_http_idem_tap_follow();
 
     /* the buffer is reused: wait until its data was sent */
 
-    if (!r->buffered && !c->buffered && r->out == NULL) {
-
+    if (!ngx_http_idem_stream_busy(job->request)) {
         last = ngx_http_idem_follow_gather(f);
 
-        if (last == f->buf
-            && ngx_current_msec - f->sent > NGX_HTTP_IDEM_FOLLOW_ALIVE)
-        {
-            last = ngx_cpymem(f->buf, ":\n\n", 3);
-        }
-
-        if (last != f->buf
-            && ngx_http_idem_follow_send(f, last) == NGX_ERROR)
-        {
-            ngx_http_finalize_request(r, NGX_ERROR);
-            ngx_http_run_posted_requests(c);
-            return;
+        rc = (last == f->buf) ? ngx_http_idem_stream_alive(job)
+                              : ngx_http_idem_stream_send(job, f->buf, last);
+        if (rc != NGX_OK) {
+            return rc;
         }
     }
 
-    ngx_add_timer(ev, NGX_HTTP_IDEM_FOLLOW_POLL);
+    /* not cancelable: a worker that shuts down ends the request first */
+
+    ngx_add_timer(&job->event, NGX_HTTP_IDEM_FOLLOW_POLL);
+
+    return NGX_AGAIN;
 }
 
 
@@ -262,23 +216,38 @@ ngx_http_idem_follow_gather(ngx_http_idem_events_t *f)
 }
 
 
-static ngx_int_t
-ngx_http_idem_follow_send(ngx_http_idem_events_t *f, u_char *last)
+ngx_int_t
+ngx_http_idem_stream_begin(ngx_http_idem_job_t *job, const char *hello)
 {
-    f->sent = ngx_current_msec;
+    u_char              *p;
+    ngx_int_t            rc;
+    ngx_http_request_t  *r;
 
-    return ngx_http_idem_admin_stream_send(f->job.request, f->buf, last);
+    r = job->request;
+
+    rc = ngx_http_idem_admin_header(r, NGX_HTTP_OK, "text/event-stream", -1);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    r->write_event_handler = ngx_http_idem_stream_write;
+
+    p = (u_char *) hello;
+
+    return ngx_http_idem_stream_send(job, p, p + ngx_strlen(hello));
 }
 
 
 ngx_int_t
-ngx_http_idem_admin_stream_send(ngx_http_request_t *r, u_char *p,
-    u_char *last)
+ngx_http_idem_stream_send(ngx_http_idem_job_t *job, u_char *p, u_char *last)
 {
     ngx_buf_t    *b;
     ngx_chain_t   out;
 
-    b = ngx_calloc_buf(r->pool);
+    job->sent = ngx_current_msec;
+
+    b = ngx_calloc_buf(job->request->pool);
     if (b == NULL) {
         return NGX_ERROR;
     }
@@ -291,12 +260,36 @@ ngx_http_idem_admin_stream_send(ngx_http_request_t *r, u_char *p,
     out.buf = b;
     out.next = NULL;
 
-    return ngx_http_output_filter(r, &out);
+    return ngx_http_output_filter(job->request, &out) == NGX_ERROR
+           ? NGX_ERROR : NGX_OK;
 }
 
 
-void
-ngx_http_idem_follow_write(ngx_http_request_t *r)
+ngx_int_t
+ngx_http_idem_stream_alive(ngx_http_idem_job_t *job)
+{
+    static u_char  alive[] = ":\n\n";
+
+    return (ngx_current_msec - job->sent > NGX_HTTP_IDEM_STREAM_ALIVE)
+           ? ngx_http_idem_stream_send(job, alive, alive + 3) : NGX_OK;
+}
+
+
+/* NGX_AGAIN: nginx sends the rest once the request is finalized */
+
+ngx_int_t
+ngx_http_idem_stream_end(ngx_http_idem_job_t *job)
+{
+    ngx_int_t  rc;
+
+    rc = ngx_http_send_special(job->request, NGX_HTTP_LAST);
+
+    return (rc == NGX_AGAIN) ? NGX_OK : rc;
+}
+
+
+static void
+ngx_http_idem_stream_write(ngx_http_request_t *r)
 {
     if (ngx_http_output_filter(r, NULL) == NGX_ERROR
         || ngx_handle_write_event(r->connection->write, 0) != NGX_OK)

@@ -30,12 +30,9 @@ typedef struct {
 } ngx_http_idem_health_t;
 
 
-static void ngx_http_idem_health_run(ngx_http_idem_health_t *h);
-static ngx_int_t ngx_http_idem_health_submit(ngx_http_idem_health_t *h,
-    ngx_http_idem_store_t *store);
+static ngx_int_t ngx_http_idem_health_run(ngx_http_idem_job_t *job);
 static void ngx_http_idem_health_print(ngx_http_idem_health_t *h,
     ngx_http_idem_store_t *store);
-static void ngx_http_idem_health_handler(ngx_http_idem_op_t *op);
 
 
 ngx_int_t
@@ -43,40 +40,44 @@ ngx_http_idem_admin_health(ngx_http_request_t *r)
 {
     ngx_http_idem_health_t  *h;
 
-    h = ngx_http_idem_admin_job(r, sizeof(ngx_http_idem_health_t), NULL);
+    h = ngx_http_idem_admin_job(r, sizeof(ngx_http_idem_health_t),
+                                ngx_http_idem_health_run);
     if (h == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
     ngx_http_idem_admin_text(r, &h->text);
 
-    r->main->count++;
-    r->read_event_handler = ngx_http_test_reading;
-
-    ngx_http_idem_health_run(h);
-
-    return NGX_DONE;
+    return ngx_http_idem_admin_start(h);
 }
 
 
-static void
-ngx_http_idem_health_run(ngx_http_idem_health_t *h)
+static ngx_int_t
+ngx_http_idem_health_run(ngx_http_idem_job_t *job)
 {
     ngx_int_t                    rc;
-    ngx_http_request_t          *r;
     ngx_http_idem_store_t      **store;
+    ngx_http_idem_health_t      *h;
     ngx_http_idem_main_conf_t   *mcf;
 
-    r = h->job.request;
+    h = (ngx_http_idem_health_t *) job;
 
-    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
+    mcf = ngx_http_get_module_main_conf(job->request,
+                                        ngx_http_idempotency_module);
     store = mcf->stores.elts;
 
-    while (h->n < mcf->stores.nelts) {
+    for ( /* void */ ; h->n < mcf->stores.nelts; h->n++) {
 
-        if (ngx_http_idem_health_submit(h, store[h->n]) == NGX_AGAIN) {
-            return;
+        if (!job->asked) {
+            rc = ngx_http_idem_admin_ask(job, store[h->n],
+                                         NGX_HTTP_IDEM_OP_GET, NULL, &h->list,
+                                         NULL);
+            if (rc != NGX_OK) {
+                return rc;
+            }
         }
+
+        job->asked = 0;
 
         ngx_http_idem_health_print(h, store[h->n]);
     }
@@ -84,41 +85,9 @@ ngx_http_idem_health_run(ngx_http_idem_health_t *h)
     ngx_http_idem_text(&h->text, "],\"status\":\"%s\"}\n",
                        h->failed ? "failing" : "ok");
 
-    rc = ngx_http_idem_admin_send(r, h->failed ? NGX_HTTP_SERVICE_UNAVAILABLE
-                                               : NGX_HTTP_OK, &h->text);
-
-    ngx_http_finalize_request(r, rc);
-}
-
-
-static ngx_int_t
-ngx_http_idem_health_submit(ngx_http_idem_health_t *h,
-    ngx_http_idem_store_t *store)
-{
-    ngx_http_idem_op_t  *op;
-
-    op = &h->job.op;
-
-    ngx_memzero(op, sizeof(ngx_http_idem_op_t));
-
-    op->kind = NGX_HTTP_IDEM_OP_GET;
-    op->store = store;
-    op->list = &h->list;
-    op->pool = h->job.request->pool;
-    op->log = h->job.request->connection->log;
-    op->handler = ngx_http_idem_health_handler;
-    op->data = h;
-
-    if (ngx_array_init(&h->list.entries, op->pool, 1,
-                       sizeof(ngx_http_idem_entry_t))
-        != NGX_OK)
-    {
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "no memory";
-        return NGX_OK;
-    }
-
-    return ngx_http_idem_store_submit(op);
+    return ngx_http_idem_admin_send(job->request,
+                                    h->failed ? NGX_HTTP_SERVICE_UNAVAILABLE
+                                              : NGX_HTTP_OK, &h->text);
 }
 
 
@@ -149,24 +118,4 @@ ngx_http_idem_health_print(ngx_http_idem_health_t *h,
     }
 
     ngx_http_idem_text(&h->text, "}");
-
-    h->n++;
-}
-
-
-static void
-ngx_http_idem_health_handler(ngx_http_idem_op_t *op)
-{
-    ngx_connection_t        *c;
-    ngx_http_idem_health_t  *h;
-
-    h = op->data;
-    c = h->job.request->connection;
-
-    ngx_http_idem_health_print(h, op->store);
-    ngx_http_idem_health_run(h);
-
-    /* not in ..._run(): the first may end a request whose handler runs */
-
-    ngx_http_run_posted_requests(c);
 }

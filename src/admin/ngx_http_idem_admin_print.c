@@ -18,6 +18,7 @@
 
 #include "admin/ngx_http_idem_admin.h"
 #include "request/ngx_http_idem_request.h"
+#include "response/ngx_http_idem_response.h"
 
 
 /* maximum length of a string in a response */
@@ -120,46 +121,33 @@ ngx_http_idem_admin_time(ngx_http_idem_text_t *t, const char *name,
 }
 
 
-/* prints a member unless it is empty; non-ASCII bytes may be invalid UTF-8 */
+/* prints a member unless it is empty */
 
 void
 ngx_http_idem_admin_string(ngx_http_idem_text_t *t, const char *name,
     ngx_str_t *s)
 {
-    u_char      c, buf[6 * NGX_HTTP_IDEM_ADMIN_STRING], *p, *start;
-    ngx_uint_t  i;
+    u_char     buf[ngx_http_idem_json_quoted(NGX_HTTP_IDEM_ADMIN_STRING)];
+    u_char    *p, *start;
+    ngx_str_t  text;
 
     if (s->len == 0) {
         return;
     }
 
-    p = buf;
+    text.data = s->data;
+    text.len = ngx_min(s->len, NGX_HTTP_IDEM_ADMIN_STRING);
 
-    for (i = 0; i < s->len && i < NGX_HTTP_IDEM_ADMIN_STRING; i++) {
-        c = s->data[i];
-
-        if (c == '"' || c == '\\') {
-            *p++ = '\\';
-            *p++ = c;
-
-        } else if (c < 0x20 || c > 0x7e) {
-            p = ngx_sprintf(p, "\\u%04xd", (int) c);
-
-        } else {
-            *p++ = c;
-        }
-    }
+    p = ngx_http_idem_json_quote(buf, &text);
 
     /* in parts, since ..._text() prints a limited length at once */
 
-    ngx_http_idem_text(t, ",\"%s\":\"", name);
+    ngx_http_idem_text(t, ",\"%s\":", name);
 
     for (start = buf; start < p; start += 512) {
         ngx_http_idem_text(t, "%*s", ngx_min((size_t) (p - start), 512),
                            start);
     }
-
-    ngx_http_idem_text(t, "\"");
 }
 
 

@@ -24,104 +24,155 @@
 #define NGX_HTTP_IDEM_ADMIN_LIMIT_MAX  1000
 
 
+static ngx_int_t ngx_http_idem_admin_invalid(ngx_http_request_t *r,
+    ngx_int_t *rc, const char *code, const char *message);
+static ngx_uint_t ngx_http_idem_admin_arg(ngx_str_t *name);
 static ngx_int_t ngx_http_idem_admin_filters(ngx_http_request_t *r,
-    ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
-static ngx_uint_t ngx_http_idem_admin_has(const char **names,
-    ngx_str_t *name);
+    ngx_str_t *args, ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
+static ngx_uint_t ngx_http_idem_admin_escaped(u_char *p, u_char *end);
 static ngx_int_t ngx_http_idem_admin_cursor(ngx_http_request_t *r,
-    ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
+    ngx_str_t *value, ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
 static ngx_uint_t ngx_http_idem_admin_same(ngx_str_t *a, ngx_str_t *b);
+
+
+static ngx_str_t  ngx_http_idem_arg_names[] = {
+    ngx_string("group"), ngx_string("tenant"), ngx_string("actor"),
+    ngx_string("key"), ngx_string("scope"), ngx_string("dry_run"),
+    ngx_string("older"), ngx_string("state"), ngx_string("limit"),
+    ngx_string("cursor"), ngx_string("store"), ngx_string("since"),
+    ngx_string("until"), ngx_string("record"), ngx_string("after"),
+    ngx_string("follow")
+};
+
+
+/* one that is lost for want of memory would be taken for one not given */
+
+ngx_int_t
+ngx_http_idem_admin_args(ngx_http_request_t *r, ngx_str_t *args)
+{
+    u_char      *dst, *src;
+    ngx_str_t    arg, *name;
+    ngx_uint_t   i;
+
+    for (i = 0; i < NGX_HTTP_IDEM_ARG_N; i++) {
+        name = &ngx_http_idem_arg_names[i];
+
+        ngx_str_null(&args[i]);
+
+        if (ngx_http_arg(r, name->data, name->len, &arg) != NGX_OK) {
+            continue;
+        }
+
+        dst = ngx_pnalloc(r->pool, arg.len ? arg.len : 1);
+        if (dst == NULL) {
+            return NGX_ERROR;
+        }
+
+        args[i].data = dst;
+        src = arg.data;
+
+        ngx_unescape_uri(&dst, &src, arg.len, 0);
+
+        args[i].len = dst - args[i].data;
+    }
+
+    return NGX_OK;
+}
 
 
 /* "q" may already have an id */
 
 ngx_int_t
-ngx_http_idem_admin_query(ngx_http_request_t *r,
+ngx_http_idem_admin_query(ngx_http_request_t *r, ngx_str_t *args,
     ngx_http_idem_admin_query_t *q, ngx_int_t *rc)
 {
     ngx_int_t   n;
-    ngx_str_t   value, scope;
-    ngx_uint_t  dry_run;
+    ngx_str_t  *limit, scope;
 
-    static const char  *names[] = { "key", "scope", "state", "older", "group",
-                                    "tenant", "actor", "limit", "cursor",
-                                    "dry_run", NULL };
+    static const ngx_uint_t  any = (1 << (NGX_HTTP_IDEM_ARG_CURSOR + 1)) - 1;
+    static const ngx_uint_t  by_id = 1 << NGX_HTTP_IDEM_ARG_DRY_RUN;
+    static const ngx_uint_t  key = 1 << NGX_HTTP_IDEM_ARG_KEY
+                                   | 1 << NGX_HTTP_IDEM_ARG_SCOPE;
 
-    if (r->method == NGX_HTTP_DELETE
-        && ngx_http_idem_admin_deletion(r, names, rc) != NGX_OK)
-    {
+    if (ngx_http_idem_admin_deletion(r, any, rc) != NGX_OK) {
         return NGX_DECLINED;
     }
 
-    /* an argument that is lost for want of memory is one that was given */
-
-    *rc = NGX_HTTP_INTERNAL_SERVER_ERROR;
-
-    if (ngx_http_idem_admin_dry_run(r, &dry_run) != NGX_OK) {
-        return NGX_DECLINED;
-    }
-
-    q->dry_run = dry_run;
+    q->dry_run = ngx_http_idem_admin_is_dry_run(args);
 
     if (q->one) {
-        return NGX_OK;
+        return ngx_http_idem_admin_deletion(r, by_id, rc);
     }
 
-    switch (ngx_http_idem_admin_key(r, q->id, NULL, &scope)) {
+    switch (ngx_http_idem_admin_key(r, args, q->id, NULL, &scope)) {
 
     case NGX_OK:
         q->one = 1;
-        return NGX_OK;
+        return ngx_http_idem_admin_deletion(r, by_id | key, rc);
 
     case NGX_ERROR:
+        *rc = NGX_HTTP_INTERNAL_SERVER_ERROR;
         return NGX_DECLINED;
 
     default: /* NGX_DECLINED */
         break;
     }
 
-    if (ngx_http_idem_admin_filters(r, q, rc) != NGX_OK) {
+    if (ngx_http_idem_admin_deletion(r, any & ~key, rc) != NGX_OK
+        || ngx_http_idem_admin_filters(r, args, q, rc) != NGX_OK)
+    {
         return NGX_DECLINED;
     }
 
     q->limit = NGX_HTTP_IDEM_ADMIN_LIMIT;
+    limit = &args[NGX_HTTP_IDEM_ARG_LIMIT];
 
-    if (ngx_http_idem_admin_arg(r, "limit", &value) == NGX_ERROR) {
-        return NGX_DECLINED;
-    }
-
-    if (value.data) {
-        n = ngx_atoi(value.data, value.len);
+    if (limit->data) {
+        n = ngx_atoi(limit->data, limit->len);
 
         if (n == NGX_ERROR || n == 0 || n > NGX_HTTP_IDEM_ADMIN_LIMIT_MAX) {
-            *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
-                             "LIMIT_INVALID",
+            return ngx_http_idem_admin_invalid(r, rc, "LIMIT_INVALID",
                              "\"limit\" is a number from 1 to 1000.");
-            return NGX_DECLINED;
         }
 
         q->limit = n;
     }
 
-    return ngx_http_idem_admin_cursor(r, q, rc);
+    return ngx_http_idem_admin_cursor(r, &args[NGX_HTTP_IDEM_ARG_CURSOR], q,
+                                      rc);
+}
+
+
+static ngx_int_t
+ngx_http_idem_admin_invalid(ngx_http_request_t *r, ngx_int_t *rc,
+    const char *code, const char *message)
+{
+    *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST, code, "%s",
+                                    message);
+    return NGX_DECLINED;
 }
 
 
 /*
  * A deletion must not take more than was meant.  An argument that is not known
  * is a filter or a "dry_run" that is misspelt; one that is empty probably comes
- * from a script with an empty variable.
+ * from a script with an empty variable.  Of one that is repeated only the first
+ * would count, and half an escape ("%4") would be decoded to nothing.
  */
 
 ngx_int_t
-ngx_http_idem_admin_deletion(ngx_http_request_t *r, const char **names,
+ngx_http_idem_admin_deletion(ngx_http_request_t *r, ngx_uint_t known,
     ngx_int_t *rc)
 {
-    u_char     *p, *end, *last, *value;
-    ngx_str_t   name;
+    u_char      *p, *end, *last, *value;
+    ngx_str_t    name;
+    ngx_uint_t   i, seen;
 
-    static const char  *empty[] = { "scope", "cursor", NULL };
+    if (r->method != NGX_HTTP_DELETE) {
+        return NGX_OK;
+    }
 
+    seen = 0;
     last = r->args.data + r->args.len;
 
     for (p = r->args.data; p < last; p = end + 1) {
@@ -137,7 +188,9 @@ ngx_http_idem_admin_deletion(ngx_http_request_t *r, const char **names,
         name.data = p;
         name.len = (value ? value : end) - p;
 
-        if (!ngx_http_idem_admin_has(names, &name)) {
+        i = ngx_http_idem_admin_arg(&name);
+
+        if (!(known >> i & 1)) {
             *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
                              "ARGUMENT_UNKNOWN", "Nothing was deleted: "
                              "\"%V\" is no argument of this deletion.", &name);
@@ -145,57 +198,86 @@ ngx_http_idem_admin_deletion(ngx_http_request_t *r, const char **names,
         }
 
         if (value == NULL
-            || (value + 1 == end && !ngx_http_idem_admin_has(empty, &name)))
+            || (value + 1 == end && i != NGX_HTTP_IDEM_ARG_SCOPE
+                && i != NGX_HTTP_IDEM_ARG_CURSOR))
         {
             *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
                              "FILTER_EMPTY", "Nothing was deleted: \"%V\" is "
                              "empty.", &name);
             return NGX_DECLINED;
         }
+
+        if ((seen >> i & 1) || !ngx_http_idem_admin_escaped(value, end)) {
+            *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
+                             "ARGUMENT_INVALID", "Nothing was deleted: \"%V\" "
+                             "is given twice, or has a \"%%\" that begins no "
+                             "escape.", &name);
+            return NGX_DECLINED;
+        }
+
+        seen |= 1 << i;
     }
 
     return NGX_OK;
 }
 
 
-/* as ngx_http_arg() compares them */
+/* its number, or NGX_HTTP_IDEM_ARG_N; as ngx_http_arg() compares them */
 
 static ngx_uint_t
-ngx_http_idem_admin_has(const char **names, ngx_str_t *name)
+ngx_http_idem_admin_arg(ngx_str_t *name)
 {
-    for ( /* void */ ; *names; names++) {
+    ngx_uint_t   i;
+    ngx_str_t   *names;
 
-        if (ngx_strlen(*names) == name->len
-            && ngx_strncasecmp((u_char *) *names, name->data, name->len) == 0)
+    names = ngx_http_idem_arg_names;
+
+    for (i = 0; i < NGX_HTTP_IDEM_ARG_N; i++) {
+        if (names[i].len == name->len
+            && ngx_strncasecmp(names[i].data, name->data, name->len) == 0)
         {
-            return 1;
+            break;
         }
     }
 
-    return 0;
+    return i;
+}
+
+
+static ngx_uint_t
+ngx_http_idem_admin_escaped(u_char *p, u_char *end)
+{
+    while ((p = ngx_strlchr(p, end, '%'))) {
+
+        if (end - p < 3 || ngx_hextoi(p + 1, 2) == NGX_ERROR) {
+            return 0;
+        }
+
+        p += 3;
+    }
+
+    return 1;
 }
 
 
 static ngx_int_t
-ngx_http_idem_admin_filters(ngx_http_request_t *r,
+ngx_http_idem_admin_filters(ngx_http_request_t *r, ngx_str_t *args,
     ngx_http_idem_admin_query_t *q, ngx_int_t *rc)
 {
     u_char      hash[NGX_HTTP_IDEM_HASH_LEN];
     ngx_int_t   ms;
-    ngx_str_t   value, *label;
+    ngx_str_t  *arg;
     ngx_uint_t  i;
 
-    if (ngx_http_idem_admin_arg(r, "state", &value) == NGX_ERROR) {
-        return NGX_DECLINED;
-    }
+    arg = &args[NGX_HTTP_IDEM_ARG_STATE];
 
-    if (value.data) {
+    if (arg->data) {
 
         for (i = NGX_HTTP_IDEM_IN_PROGRESS; i <= NGX_HTTP_IDEM_UNUSABLE; i++)
         {
-            if (value.len == ngx_strlen(ngx_http_idem_state_names[i])
-                && ngx_strncmp(value.data, ngx_http_idem_state_names[i],
-                               value.len)
+            if (arg->len == ngx_strlen(ngx_http_idem_state_names[i])
+                && ngx_strncmp(arg->data, ngx_http_idem_state_names[i],
+                               arg->len)
                    == 0)
             {
                 q->state = i;
@@ -203,28 +285,23 @@ ngx_http_idem_admin_filters(ngx_http_request_t *r,
         }
 
         if (q->state == 0) {
-            *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
-                             "STATE_INVALID", "\"state\" is in_progress, "
-                             "completed or unusable.");
-            return NGX_DECLINED;
+            return ngx_http_idem_admin_invalid(r, rc, "STATE_INVALID",
+                             "\"state\" is in_progress, completed or "
+                             "unusable.");
         }
 
         q->some = 1;
     }
 
-    if (ngx_http_idem_admin_arg(r, "older", &value) == NGX_ERROR) {
-        return NGX_DECLINED;
-    }
+    arg = &args[NGX_HTTP_IDEM_ARG_OLDER];
 
-    if (value.data) {
-        ms = ngx_parse_time(&value, 0);
+    if (arg->data) {
+        ms = ngx_parse_time(arg, 0);
 
         if (ms == NGX_ERROR) {
-            *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
-                             "OLDER_INVALID",
+            return ngx_http_idem_admin_invalid(r, rc, "OLDER_INVALID",
                              "\"older\" is a time as in nginx.conf: 30s, 1h, "
                              "7d.");
-            return NGX_DECLINED;
         }
 
         q->older = (ngx_msec_t) ms;
@@ -232,25 +309,19 @@ ngx_http_idem_admin_filters(ngx_http_request_t *r,
     }
 
     for (i = 0; i < NGX_HTTP_IDEM_LABEL_HOST; i++) {
-        label = &q->labels[i];
+        q->labels[i] = args[i];
 
-        if (ngx_http_idem_admin_arg(r, ngx_http_idem_label_names[i], label)
-            == NGX_ERROR)
-        {
-            return NGX_DECLINED;
-        }
-
-        if (label->len) {
+        if (args[i].len) {
             q->some = 1;
         }
     }
 
     /* an actor is stored as a hash, and selected by the hash or by name */
 
-    label = &q->labels[NGX_HTTP_IDEM_LABEL_ACTOR];
+    arg = &args[NGX_HTTP_IDEM_ARG_ACTOR];
 
-    if (label->data) {
-        ngx_http_idem_digest_plain(hash, label->data, label->len);
+    if (arg->data) {
+        ngx_http_idem_digest_plain(hash, arg->data, arg->len);
         (void) ngx_hex_dump(q->actor_hash, hash, sizeof(hash));
     }
 
@@ -261,27 +332,24 @@ ngx_http_idem_admin_filters(ngx_http_request_t *r,
 /* "<store cursor>" or "<store cursor>~<id>", in base64url */
 
 static ngx_int_t
-ngx_http_idem_admin_cursor(ngx_http_request_t *r,
+ngx_http_idem_admin_cursor(ngx_http_request_t *r, ngx_str_t *value,
     ngx_http_idem_admin_query_t *q, ngx_int_t *rc)
 {
     u_char     *p;
-    ngx_str_t   value, id, cursor;
+    ngx_str_t   id, cursor;
 
-    if (ngx_http_idem_admin_arg(r, "cursor", &value) == NGX_ERROR) {
-        return NGX_DECLINED;
-    }
-
-    if (value.len == 0) {
+    if (value->len == 0) {
         return NGX_OK;
     }
 
-    cursor.data = ngx_pnalloc(r->pool, ngx_base64_decoded_length(value.len));
+    cursor.data = ngx_pnalloc(r->pool, ngx_base64_decoded_length(value->len));
 
     if (cursor.data == NULL) {
+        *rc = NGX_HTTP_INTERNAL_SERVER_ERROR;
         return NGX_DECLINED;
     }
 
-    if (ngx_decode_base64url(&cursor, &value) != NGX_OK
+    if (ngx_decode_base64url(&cursor, value) != NGX_OK
         || cursor.len >= NGX_HTTP_IDEM_CURSOR_MAX)
     {
         goto invalid;
@@ -293,7 +361,7 @@ ngx_http_idem_admin_cursor(ngx_http_request_t *r,
         id.data = p + 1;
         id.len = cursor.data + cursor.len - id.data;
 
-        if (ngx_http_idem_admin_id(&id, q->after) != NGX_OK) {
+        if (ngx_http_idem_id_parse(id.data, id.len, q->after) != NGX_OK) {
             goto invalid;
         }
 
@@ -307,81 +375,9 @@ ngx_http_idem_admin_cursor(ngx_http_request_t *r,
 
 invalid:
 
-    *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
-                             "CURSOR_INVALID", "\"cursor\" is what the page "
-                             "before said, as it is.");
-
-    return NGX_DECLINED;
-}
-
-
-ngx_int_t
-ngx_http_idem_admin_dry_run(ngx_http_request_t *r, ngx_uint_t *dry_run)
-{
-    ngx_str_t  value;
-
-    if (ngx_http_idem_admin_arg(r, "dry_run", &value) == NGX_ERROR) {
-        return NGX_ERROR;
-    }
-
-    *dry_run = !(value.len == 0 || (value.len == 1 && value.data[0] == '0'));
-
-    return NGX_OK;
-}
-
-
-/* a decoded argument; NGX_DECLINED: not given, and value->data is NULL */
-
-ngx_int_t
-ngx_http_idem_admin_arg(ngx_http_request_t *r, const char *name,
-    ngx_str_t *value)
-{
-    u_char     *dst, *src;
-    ngx_str_t   arg;
-
-    ngx_str_null(value);
-
-    if (ngx_http_arg(r, (u_char *) name, ngx_strlen(name), &arg) != NGX_OK) {
-        return NGX_DECLINED;
-    }
-
-    dst = ngx_pnalloc(r->pool, arg.len ? arg.len : 1);
-    if (dst == NULL) {
-        return NGX_ERROR;
-    }
-
-    value->data = dst;
-    src = arg.data;
-
-    ngx_unescape_uri(&dst, &src, arg.len, 0);
-
-    value->len = dst - value->data;
-
-    return NGX_OK;
-}
-
-
-ngx_int_t
-ngx_http_idem_admin_id(ngx_str_t *text, u_char *id)
-{
-    ngx_int_t   n;
-    ngx_uint_t  i;
-
-    if (text->len != 2 * NGX_HTTP_IDEM_ID_LEN) {
-        return NGX_DECLINED;
-    }
-
-    for (i = 0; i < NGX_HTTP_IDEM_ID_LEN; i++) {
-        n = ngx_hextoi(text->data + 2 * i, 2);
-
-        if (n == NGX_ERROR) {
-            return NGX_DECLINED;
-        }
-
-        id[i] = (u_char) n;
-    }
-
-    return NGX_OK;
+    return ngx_http_idem_admin_invalid(r, rc, "CURSOR_INVALID",
+                             "\"cursor\" is what the page before said, as it "
+                             "is.");
 }
 
 
@@ -391,11 +387,10 @@ ngx_http_idem_admin_id(ngx_str_t *text, u_char *id)
  */
 
 ngx_int_t
-ngx_http_idem_admin_key(ngx_http_request_t *r, u_char *id, u_char *hash,
-    ngx_str_t *scope)
+ngx_http_idem_admin_key(ngx_http_request_t *r, ngx_str_t *args, u_char *id,
+    u_char *hash, ngx_str_t *scope)
 {
     u_char      *buf;
-    ngx_int_t    rc;
     ngx_str_t    fields[2], key;
     const char  *reason;
 
@@ -403,11 +398,7 @@ ngx_http_idem_admin_key(ngx_http_request_t *r, u_char *id, u_char *hash,
         NGX_HTTP_IDEM_KEY_STRING, 1, NGX_MAX_SIZE_T_VALUE, 0
     };
 
-    rc = ngx_http_idem_admin_arg(r, "key", &fields[1]);
-
-    if (rc != NGX_OK) {
-        return rc;
-    }
+    fields[1] = args[NGX_HTTP_IDEM_ARG_KEY];
 
     if (fields[1].len == 0) {
         return NGX_DECLINED;
@@ -429,13 +420,9 @@ ngx_http_idem_admin_key(ngx_http_request_t *r, u_char *id, u_char *hash,
         }
     }
 
-    rc = ngx_http_idem_admin_arg(r, "scope", scope);
+    *scope = args[NGX_HTTP_IDEM_ARG_SCOPE];
 
-    if (rc == NGX_ERROR) {
-        return NGX_ERROR;
-    }
-
-    if (rc == NGX_DECLINED) {
+    if (scope->data == NULL) {
         *scope = r->headers_in.server;
     }
 
@@ -446,6 +433,41 @@ ngx_http_idem_admin_key(ngx_http_request_t *r, u_char *id, u_char *hash,
     if (hash) {
         ngx_http_idem_digest_plain(hash, fields[1].data, fields[1].len);
     }
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_idem_admin_selected(ngx_http_request_t *r, ngx_str_t *args,
+    ngx_str_t *record, ngx_str_t *hash)
+{
+    u_char     id[NGX_HTTP_IDEM_ID_LEN], key[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_int_t  rc;
+    ngx_str_t  scope;
+
+    record->len = 0;
+    hash->len = 0;
+
+    if (args[NGX_HTTP_IDEM_ARG_RECORD].data) {
+        rc = ngx_http_idem_id_parse(args[NGX_HTTP_IDEM_ARG_RECORD].data,
+                                    args[NGX_HTTP_IDEM_ARG_RECORD].len, id);
+
+        if (rc != NGX_OK) {
+            return rc;
+        }
+
+    } else {
+        rc = ngx_http_idem_admin_key(r, args, id, key, &scope);
+
+        if (rc != NGX_OK) {
+            return (rc == NGX_DECLINED) ? NGX_OK : rc;
+        }
+
+        hash->len = ngx_hex_dump(hash->data, key, sizeof(key)) - hash->data;
+    }
+
+    record->len = ngx_hex_dump(record->data, id, sizeof(id)) - record->data;
 
     return NGX_OK;
 }

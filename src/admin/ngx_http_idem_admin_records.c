@@ -33,13 +33,9 @@
 #define NGX_HTTP_IDEM_ADMIN_POOL_SIZE  4096
 
 
-static void ngx_http_idem_admin_run(ngx_http_idem_admin_t *a);
-static void ngx_http_idem_admin_resume(ngx_http_idem_admin_t *a);
-static ngx_int_t ngx_http_idem_admin_step(ngx_http_idem_admin_t *a);
-static ngx_int_t ngx_http_idem_admin_submit(ngx_http_idem_admin_t *a,
-    ngx_http_idem_op_e kind, u_char *id, ngx_http_idem_list_t *list);
+static ngx_int_t ngx_http_idem_admin_step(ngx_http_idem_job_t *job);
 static ngx_int_t ngx_http_idem_admin_slice(ngx_http_idem_admin_t *a);
-static void ngx_http_idem_admin_sliced(ngx_http_idem_admin_t *a);
+static ngx_int_t ngx_http_idem_admin_sliced(ngx_http_idem_admin_t *a);
 static ngx_int_t ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a);
 static void ngx_http_idem_admin_add(ngx_http_idem_admin_t *a,
     ngx_http_idem_entry_t *entry);
@@ -49,8 +45,6 @@ static ngx_int_t ngx_http_idem_admin_end(ngx_http_idem_admin_t *a,
     u_char *after);
 static ngx_int_t ngx_http_idem_admin_one(ngx_http_idem_admin_t *a);
 static ngx_int_t ngx_http_idem_admin_failed(ngx_http_idem_admin_t *a);
-static void ngx_http_idem_admin_op_handler(ngx_http_idem_op_t *op);
-static void ngx_http_idem_admin_event_handler(ngx_event_t *ev);
 static int ngx_libc_cdecl ngx_http_idem_admin_order(const void *one,
     const void *two);
 
@@ -62,7 +56,7 @@ ngx_http_idem_admin_records(ngx_http_request_t *r,
     ngx_http_idem_admin_t  *a;
 
     a = ngx_http_idem_admin_job(r, sizeof(ngx_http_idem_admin_t),
-                                ngx_http_idem_admin_event_handler);
+                                ngx_http_idem_admin_step);
     if (a == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
@@ -77,51 +71,17 @@ ngx_http_idem_admin_records(ngx_http_request_t *r,
 
     ngx_http_idem_admin_text(r, &a->text);
 
-    r->main->count++;
-    r->read_event_handler = ngx_http_test_reading;
-
-    ngx_http_idem_admin_run(a);
-
-    return NGX_DONE;
+    return ngx_http_idem_admin_start(a);
 }
 
-
-static void
-ngx_http_idem_admin_run(ngx_http_idem_admin_t *a)
-{
-    ngx_int_t  rc;
-
-    rc = ngx_http_idem_admin_step(a);
-
-    if (rc != NGX_AGAIN) {
-        ngx_http_finalize_request(a->job.request, rc);
-    }
-}
-
-
-/*
- * not while the content handler runs: the first of the posted requests may end
- * the request
- */
-
-static void
-ngx_http_idem_admin_resume(ngx_http_idem_admin_t *a)
-{
-    ngx_connection_t  *c;
-
-    c = a->job.request->connection;
-
-    ngx_http_idem_admin_run(a);
-    ngx_http_run_posted_requests(c);
-}
-
-
-/* NGX_AGAIN: continues later; otherwise the response was sent */
 
 static ngx_int_t
-ngx_http_idem_admin_step(ngx_http_idem_admin_t *a)
+ngx_http_idem_admin_step(ngx_http_idem_job_t *job)
 {
-    ngx_int_t  rc;
+    ngx_int_t               rc;
+    ngx_http_idem_admin_t  *a;
+
+    a = (ngx_http_idem_admin_t *) job;
 
     if (a->query.one) {
         return ngx_http_idem_admin_one(a);
@@ -137,8 +97,12 @@ ngx_http_idem_admin_step(ngx_http_idem_admin_t *a)
             }
         }
 
-        if (a->failed) {
-            return ngx_http_idem_admin_failed(a);
+        if (job->asked && job->op.kind == NGX_HTTP_IDEM_OP_LIST) {
+            job->asked = 0;
+
+            if (ngx_http_idem_admin_sliced(a) != NGX_OK) {
+                return ngx_http_idem_admin_failed(a);
+            }
         }
 
         rc = ngx_http_idem_admin_next_entry(a);
@@ -170,45 +134,8 @@ ngx_http_idem_admin_step(ngx_http_idem_admin_t *a)
 
 
 static ngx_int_t
-ngx_http_idem_admin_submit(ngx_http_idem_admin_t *a, ngx_http_idem_op_e kind,
-    u_char *id, ngx_http_idem_list_t *list)
-{
-    ngx_http_idem_op_t  *op;
-
-    op = &a->job.op;
-
-    ngx_memzero(op, sizeof(ngx_http_idem_op_t));
-
-    op->kind = kind;
-    op->store = a->store;
-    op->list = list;
-    op->pool = a->job.pool ? a->job.pool : a->job.request->pool;
-    op->log = a->job.request->connection->log;
-    op->handler = ngx_http_idem_admin_op_handler;
-    op->data = a;
-
-    if (id) {
-        ngx_memcpy(op->id, id, NGX_HTTP_IDEM_ID_LEN);
-    }
-
-    if (ngx_array_init(&list->entries, op->pool, 16,
-                       sizeof(ngx_http_idem_entry_t))
-        != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    return ngx_http_idem_store_submit(op);
-}
-
-
-/* NGX_OK: the slice was read, or a->failed is set */
-
-static ngx_int_t
 ngx_http_idem_admin_slice(ngx_http_idem_admin_t *a)
 {
-    ngx_int_t  rc;
-
     a->job.pool = ngx_create_pool(NGX_HTTP_IDEM_ADMIN_POOL_SIZE,
                                   a->job.request->connection->log);
     if (a->job.pool == NULL) {
@@ -221,30 +148,18 @@ ngx_http_idem_admin_slice(ngx_http_idem_admin_t *a)
     a->list.cursor.data = a->cursor;
     a->list.cursor.len = a->cursor_len;
 
-    rc = ngx_http_idem_admin_submit(a, NGX_HTTP_IDEM_OP_LIST, NULL, &a->list);
-
-    if (rc == NGX_AGAIN) {
-        return NGX_AGAIN;
-    }
-
-    if (rc != NGX_OK) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-
-    ngx_http_idem_admin_sliced(a);
-
-    return NGX_OK;
+    return ngx_http_idem_admin_ask(&a->job, a->store, NGX_HTTP_IDEM_OP_LIST,
+                                   NULL, &a->list, NULL);
 }
 
 
-static void
+static ngx_int_t
 ngx_http_idem_admin_sliced(ngx_http_idem_admin_t *a)
 {
     if (a->job.op.result != NGX_HTTP_IDEM_OK
         || a->list.cursor.len >= sizeof(a->next))
     {
-        a->failed = 1;
-        return;
+        return NGX_ERROR;
     }
 
     a->entry = 0;
@@ -256,6 +171,8 @@ ngx_http_idem_admin_sliced(ngx_http_idem_admin_t *a)
 
     ngx_qsort(a->list.entries.elts, a->list.entries.nelts,
               sizeof(ngx_http_idem_entry_t), ngx_http_idem_admin_order);
+
+    return NGX_OK;
 }
 
 
@@ -282,7 +199,7 @@ ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a)
 
     for ( /* void */ ; a->entry < a->list.entries.nelts; a->entry++) {
 
-        if (!a->removing) {
+        if (!a->job.asked) {
 
             if ((q->resumed
                  && ngx_memcmp(entry[a->entry].id, q->after,
@@ -304,21 +221,16 @@ ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a)
                 continue;
             }
 
-            a->removing = 1;
-
-            rc = ngx_http_idem_admin_submit(a, NGX_HTTP_IDEM_OP_REMOVE,
-                                            entry[a->entry].id, &a->removed);
-
-            if (rc == NGX_AGAIN) {
-                return NGX_AGAIN;
-            }
-
+            rc = ngx_http_idem_admin_ask(&a->job, a->store,
+                                         NGX_HTTP_IDEM_OP_REMOVE,
+                                         entry[a->entry].id, &a->removed,
+                                         NULL);
             if (rc != NGX_OK) {
-                return NGX_HTTP_INTERNAL_SERVER_ERROR;
+                return rc;
             }
         }
 
-        a->removing = 0;
+        a->job.asked = 0;
 
         if (a->job.op.result == NGX_HTTP_IDEM_OK) {
             ngx_http_idem_admin_deleted(a, entry[a->entry].id,
@@ -354,17 +266,25 @@ static void
 ngx_http_idem_admin_deleted(ngx_http_idem_admin_t *a, u_char *id,
     ngx_http_idem_entry_t *entry)
 {
-    ngx_str_t             *who, labels[NGX_HTTP_IDEM_LABEL_N];
-    ngx_uint_t             i;
-    ngx_http_request_t    *r;
-    ngx_http_idem_line_t   line;
+    ngx_str_t                 *who, labels[NGX_HTTP_IDEM_LABEL_N];
+    ngx_uint_t                 i;
+    ngx_http_request_t        *r;
+    ngx_http_idem_log_t       *log;
+    ngx_http_idem_line_t       line;
+    ngx_http_idem_loc_conf_t  *conf;
 
     r = a->job.request;
+
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+
+    /* a store that no location of this nginx uses has no log */
+
+    log = a->store->log ? a->store->log : conf->log;
 
     who = r->headers_in.user.len ? &r->headers_in.user
                                  : &r->connection->addr_text;
 
-    if (ngx_http_idem_line_start(&line, a->store->log,
+    if (ngx_http_idem_line_start(&line, log,
                                  NGX_HTTP_IDEM_EVENT_RECORD_DELETED,
                                  &a->store->name)
         == NGX_OK)
@@ -450,19 +370,13 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
 
     removes = a->remove && !a->query.dry_run;
 
-    if (!a->removing) {
-        a->removing = 1;
-
-        rc = ngx_http_idem_admin_submit(a, removes ? NGX_HTTP_IDEM_OP_REMOVE
-                                                   : NGX_HTTP_IDEM_OP_GET,
-                                        a->query.id, &a->list);
-
-        if (rc == NGX_AGAIN) {
-            return NGX_AGAIN;
-        }
-
+    if (!a->job.asked) {
+        rc = ngx_http_idem_admin_ask(&a->job, a->store,
+                                     removes ? NGX_HTTP_IDEM_OP_REMOVE
+                                             : NGX_HTTP_IDEM_OP_GET,
+                                     a->query.id, &a->list, NULL);
         if (rc != NGX_OK) {
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+            return rc;
         }
     }
 
@@ -530,26 +444,4 @@ ngx_http_idem_admin_failed(ngx_http_idem_admin_t *a)
                       "%s before that.", &a->store->name,
                       op->error ? op->error : "no reply", a->n,
                       a->remove && !a->query.dry_run ? "deleted" : "found");
-}
-
-
-static void
-ngx_http_idem_admin_op_handler(ngx_http_idem_op_t *op)
-{
-    ngx_http_idem_admin_t  *a;
-
-    a = op->data;
-
-    if (op->kind == NGX_HTTP_IDEM_OP_LIST) {
-        ngx_http_idem_admin_sliced(a);
-    }
-
-    ngx_http_idem_admin_resume(a);
-}
-
-
-static void
-ngx_http_idem_admin_event_handler(ngx_event_t *ev)
-{
-    ngx_http_idem_admin_resume(ev->data);
 }

@@ -195,12 +195,16 @@ ngx_http_idem_stats_handler(ngx_http_request_t *r)
 {
     ngx_int_t                   rc;
     ngx_str_t                   value;
+    ngx_str_t                   allow;
     ngx_uint_t                  format;
     ngx_http_idem_text_t        t;
     ngx_http_idem_loc_conf_t   *conf;
     ngx_http_idem_main_conf_t  *mcf;
 
     if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))) {
+        ngx_str_set(&allow, "GET, HEAD");
+        (void) ngx_http_idem_add_header(r, "Allow", &allow);
+
         return NGX_HTTP_NOT_ALLOWED;
     }
 
@@ -219,7 +223,7 @@ ngx_http_idem_stats_handler(ngx_http_request_t *r)
 
     ngx_str_set(&value, "no-store");
 
-    if (ngx_http_idem_add_header(r, "Cache-Control", &value) == NULL) {
+    if (ngx_http_idem_add_header(r, "Cache-Control", &value) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
@@ -254,7 +258,7 @@ ngx_http_idem_stats_page(ngx_http_request_t *r)
     if (b == NULL
         || ngx_http_idem_add_header(r, "Content-Security-Policy",
                                     &ngx_http_idem_stats_policy)
-           == NULL)
+           != NGX_OK)
     {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }

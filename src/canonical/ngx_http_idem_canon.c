@@ -40,19 +40,14 @@ ngx_int_t
 ngx_http_idem_canon_scalar(ngx_http_idem_canon_t *c, u_char tag,
     const u_char *p, size_t len)
 {
-    u_char     value[NGX_HTTP_IDEM_CANON_VALUE_MAX];
-    ngx_str_t  content;
+    u_char  value[NGX_HTTP_IDEM_CANON_VALUE_MAX];
 
     value[0] = tag;
     value[1] = (u_char) len;
 
     if (len > NGX_HTTP_IDEM_CANON_INLINE_MAX) {
         value[1] = NGX_HTTP_IDEM_CANON_HASHED;
-
-        content.data = (u_char *) p;
-        content.len = len;
-
-        ngx_http_idem_canon_digest(&content, 1, &value[2]);
+        ngx_http_idem_digest_plain(&value[2], p, len);
 
     } else if (len) {
         ngx_memcpy(&value[2], p, len);
@@ -95,23 +90,6 @@ ngx_http_idem_canon_put(ngx_http_idem_canon_t *c, const u_char *value)
     c->len += len;
 
     return NGX_OK;
-}
-
-
-void
-ngx_http_idem_canon_digest(const ngx_str_t *piece, ngx_uint_t n,
-    u_char *digest)
-{
-    ngx_uint_t              i;
-    ngx_http_idem_digest_t  d;
-
-    ngx_http_idem_digest_start(&d);
-
-    for (i = 0; i < n; i++) {
-        ngx_http_idem_digest_update(&d, piece[i].data, piece[i].len);
-    }
-
-    ngx_http_idem_digest_done(&d, digest);
 }
 
 

@@ -195,12 +195,6 @@ ngx_http_idem_canon_hex(u_char ch)
 }
 
 
-/* The SHA-256 of the n pieces in a row, which the caller keeps apart. */
-
-void ngx_http_idem_canon_digest(const ngx_str_t *piece, ngx_uint_t n,
-    u_char *digest);
-
-
 /*
  * Makes room for "need" more bytes behind the first "len" of *buf, at least
  * doubling it: for the growing buffers here and next door.

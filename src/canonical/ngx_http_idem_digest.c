@@ -158,17 +158,6 @@ ngx_http_idem_digest_again(ngx_http_idem_digest_memo_t *memo,
 
 
 void
-ngx_http_idem_digest_plain(u_char *hash, const u_char *p, size_t len)
-{
-    ngx_http_idem_digest_t  d;
-
-    ngx_http_idem_digest_start(&d);
-    ngx_http_idem_digest_update(&d, p, len);
-    ngx_http_idem_digest_done(&d, hash);
-}
-
-
-void
 ngx_http_idem_token(u_char *token)
 {
     uint64_t  n;

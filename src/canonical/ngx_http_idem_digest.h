@@ -59,9 +59,6 @@ void ngx_http_idem_digest_fields(u_char *hash, ngx_str_t *fields,
 void ngx_http_idem_digest_again(ngx_http_idem_digest_memo_t *memo,
     u_char *hash, ngx_str_t *fields, ngx_uint_t n);
 
-/* bytes as they are, without a length: what sha256sum makes of them */
-void ngx_http_idem_digest_plain(u_char *hash, const u_char *p, size_t len);
-
 /* a token no other holder has */
 void ngx_http_idem_token(u_char *token);
 
@@ -85,6 +82,19 @@ static ngx_inline void
 ngx_http_idem_digest_done(ngx_http_idem_digest_t *d, u_char *hash)
 {
     (void) SHA256_Final(hash, d);
+}
+
+
+/* bytes as they are, without a length: what sha256sum makes of them */
+
+static ngx_inline void
+ngx_http_idem_digest_plain(u_char *hash, const u_char *p, size_t len)
+{
+    ngx_http_idem_digest_t  d;
+
+    ngx_http_idem_digest_start(&d);
+    ngx_http_idem_digest_update(&d, p, len);
+    ngx_http_idem_digest_done(&d, hash);
 }
 
 

@@ -186,7 +186,9 @@ ngx_http_idem_form_name(ngx_http_idem_form_t *f)
         if (name[i].len == len
             && ngx_memcmp(name[i].data, f->text, len) == 0)
         {
-            f->excluded = 1;
+            /* a JSON Pointer is not the name of a field */
+
+            f->excluded = (len == 0 || f->text[0] != '/');
             break;
         }
     }
@@ -344,9 +346,9 @@ ngx_http_idem_form_close(ngx_http_idem_form_t *f, size_t work)
 ngx_int_t
 ngx_http_idem_form_done(ngx_http_idem_form_t *f, u_char *digest)
 {
-    u_char     nothing[4];
-    ngx_int_t  rc;
-    ngx_str_t  piece[3];
+    u_char                  nothing[4];
+    ngx_int_t               rc;
+    ngx_http_idem_digest_t  d;
 
     do {
         rc = ngx_http_idem_form_close(f, NGX_MAX_SIZE_T_VALUE);
@@ -358,13 +360,11 @@ ngx_http_idem_form_done(ngx_http_idem_form_t *f, u_char *digest)
 
     ngx_http_idem_put32(nothing, f->nothing);
 
-    ngx_str_set(&piece[0], "form");
-    piece[1].data = nothing;
-    piece[1].len = sizeof(nothing);
-    piece[2].data = f->canon.stack;
-    piece[2].len = f->canon.len;
-
-    ngx_http_idem_canon_digest(piece, 3, digest);
+    ngx_http_idem_digest_start(&d);
+    ngx_http_idem_digest_update(&d, "form", 4);
+    ngx_http_idem_digest_update(&d, nothing, sizeof(nothing));
+    ngx_http_idem_digest_update(&d, f->canon.stack, f->canon.len);
+    ngx_http_idem_digest_done(&d, digest);
 
     return NGX_OK;
 }

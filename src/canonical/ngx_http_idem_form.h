@@ -41,7 +41,9 @@
 
 typedef struct {
     size_t                               size;       /* of a body, bytes  */
-    ngx_str_t                           *excluded;   /* field names       */
+    ngx_str_t                           *excluded;   /* field names, and
+                                                        JSON Pointers, which
+                                                        are for JSON alone */
     ngx_uint_t                           nexcluded;
 } ngx_http_idem_form_options_t;
 

@@ -48,7 +48,7 @@ ngx_http_idem_json_keep(ngx_http_idem_json_walk_t *w,
     ngx_http_idem_json_member_t *m, ngx_http_idem_json_kind_e kind,
     size_t base, const u_char *p, size_t len)
 {
-    ngx_str_t                   piece[2];
+    ngx_http_idem_digest_t      d;
     ngx_http_idem_canon_mem_t  *mem;
 
     if (m->count) {
@@ -71,11 +71,11 @@ ngx_http_idem_json_keep(ngx_http_idem_json_walk_t *w,
         m->value.len = len;
     }
 
-    ngx_str_set(&piece[0], "member");
-    piece[1].data = w->canon.stack + base;
-    piece[1].len = w->canon.len - base;
-
-    ngx_http_idem_canon_digest(piece, 2, m->digest);
+    ngx_http_idem_digest_start(&d);
+    ngx_http_idem_digest_update(&d, "member", 6);
+    ngx_http_idem_digest_update(&d, w->canon.stack + base,
+                                w->canon.len - base);
+    ngx_http_idem_digest_done(&d, m->digest);
 
     return NGX_OK;
 }

@@ -164,17 +164,13 @@ void
 ngx_http_idem_json_paths_redacted(ngx_http_idem_json_paths_t *pp,
     const u_char *p, size_t len)
 {
-    u_char     text[2 * NGX_HTTP_IDEM_JSON_REDACTED + 3];
-    u_char     digest[NGX_HTTP_IDEM_CANON_DIGEST_LEN];
-    size_t     i;
-    ngx_str_t  piece;
+    u_char  text[2 * NGX_HTTP_IDEM_JSON_REDACTED + 3];
+    u_char  digest[NGX_HTTP_IDEM_CANON_DIGEST_LEN];
+    size_t  i;
 
     static u_char  hex[] = "0123456789abcdef";
 
-    piece.data = (u_char *) p;
-    piece.len = len;
-
-    ngx_http_idem_canon_digest(&piece, 1, digest);
+    ngx_http_idem_digest_plain(digest, p, len);
 
     for (i = 0; i < NGX_HTTP_IDEM_JSON_REDACTED; i++) {
         text[2 * i] = hex[digest[i] >> 4];
@@ -250,20 +246,18 @@ static void
 ngx_http_idem_json_paths_hash(ngx_http_idem_json_paths_t *pp,
     const ngx_str_t *value, u_char *digest)
 {
-    u_char     len[2];
-    ngx_str_t  piece[4];
+    u_char                  len[2];
+    ngx_http_idem_digest_t  d;
 
     ngx_http_idem_put16(len, pp->path_len);
 
-    piece[0].data = (u_char *) pp->secret;
-    piece[0].len = NGX_HTTP_IDEM_JSON_SECRET_LEN;
-    piece[1].data = len;
-    piece[1].len = sizeof(len);
-    piece[2].data = pp->path;
-    piece[2].len = pp->path_len;
-    piece[3] = *value;
-
-    ngx_http_idem_canon_digest(piece, 4, digest);
+    ngx_http_idem_digest_start(&d);
+    ngx_http_idem_digest_update(&d, pp->secret,
+                                NGX_HTTP_IDEM_JSON_SECRET_LEN);
+    ngx_http_idem_digest_update(&d, len, sizeof(len));
+    ngx_http_idem_digest_update(&d, pp->path, pp->path_len);
+    ngx_http_idem_digest_update(&d, value->data, value->len);
+    ngx_http_idem_digest_done(&d, digest);
 }
 
 
@@ -331,14 +325,14 @@ ngx_http_idem_json_paths_sort(ngx_http_idem_json_paths_t *pp)
 static void
 ngx_http_idem_json_paths_head(ngx_http_idem_json_paths_t *pp)
 {
-    u_char     *p, digest[NGX_HTTP_IDEM_CANON_DIGEST_LEN];
-    ngx_str_t   piece[2];
+    u_char                  *p, digest[NGX_HTTP_IDEM_CANON_DIGEST_LEN];
+    ngx_http_idem_digest_t   d;
 
-    ngx_str_set(&piece[0], "id of the secret");
-    piece[1].data = (u_char *) pp->secret;
-    piece[1].len = NGX_HTTP_IDEM_JSON_SECRET_LEN;
-
-    ngx_http_idem_canon_digest(piece, 2, digest);
+    ngx_http_idem_digest_start(&d);
+    ngx_http_idem_digest_update(&d, "id of the secret", 16);
+    ngx_http_idem_digest_update(&d, pp->secret,
+                                NGX_HTTP_IDEM_JSON_SECRET_LEN);
+    ngx_http_idem_digest_done(&d, digest);
 
     p = pp->buf;
 

@@ -112,7 +112,7 @@ ngx_http_idem_json_walk_init(ngx_http_idem_json_walk_t *w,
 ngx_int_t
 ngx_http_idem_json_walk_done(ngx_http_idem_json_walk_t *w, u_char *digest)
 {
-    ngx_str_t  piece[2];
+    ngx_http_idem_digest_t  d;
 
     if (w->closing && ngx_http_idem_json_close_finish(w) != NGX_OK) {
         return w->rc;
@@ -132,11 +132,10 @@ ngx_http_idem_json_walk_done(ngx_http_idem_json_walk_t *w, u_char *digest)
 
     /* all that is left on the stack is the document, as one value */
 
-    ngx_str_set(&piece[0], "json");
-    piece[1].data = w->canon.stack;
-    piece[1].len = w->canon.len;
-
-    ngx_http_idem_canon_digest(piece, 2, digest);
+    ngx_http_idem_digest_start(&d);
+    ngx_http_idem_digest_update(&d, "json", 4);
+    ngx_http_idem_digest_update(&d, w->canon.stack, w->canon.len);
+    ngx_http_idem_digest_done(&d, digest);
 
     return NGX_OK;
 }

@@ -37,8 +37,8 @@
 #define NGX_HTTP_IDEM_KEY_UUID_VARIANT     19
 
 
-static ngx_int_t ngx_http_idem_key_unquote(u_char *p, u_char *last,
-    u_char *buf, ngx_str_t *key, const char **reason);
+static const char *ngx_http_idem_key_unquote(u_char *p, u_char *last,
+    u_char *buf, ngx_str_t *key);
 static u_char *ngx_http_idem_key_skip_string(u_char *p, u_char *last,
     ngx_uint_t *escapes);
 static u_char *ngx_http_idem_key_skip_parameter(u_char *p, u_char *last);
@@ -46,11 +46,11 @@ static u_char *ngx_http_idem_key_skip_bare_item(u_char *p, u_char *last);
 static u_char *ngx_http_idem_key_skip_number(u_char *p, u_char *last);
 static u_char *ngx_http_idem_key_skip_token(u_char *p, u_char *last);
 static u_char *ngx_http_idem_key_skip_bytes(u_char *p, u_char *last);
-static ngx_int_t ngx_http_idem_key_check(
+static const char *ngx_http_idem_key_check(
     const ngx_http_idem_key_format_t *format, const ngx_str_t *key,
-    ngx_uint_t quoted, const char **reason);
-static ngx_int_t ngx_http_idem_key_check_uuid(const ngx_str_t *key,
-    ngx_uint_t v4, const char **reason);
+    ngx_uint_t quoted);
+static const char *ngx_http_idem_key_check_uuid(const ngx_str_t *key,
+    ngx_uint_t v4);
 
 
 static ngx_inline ngx_uint_t
@@ -81,7 +81,7 @@ ngx_http_idem_key_parse(const ngx_http_idem_key_format_t *format,
 {
     u_char      *p, *last;
     ngx_str_t    found;
-    ngx_uint_t   item;
+    ngx_uint_t   quoted;
 
     p = raw->data;
     last = raw->data + raw->len;
@@ -94,36 +94,29 @@ ngx_http_idem_key_parse(const ngx_http_idem_key_format_t *format,
         last--;
     }
 
-    if (p == last) {
-        *reason = "is empty";
-        return NGX_DECLINED;
-    }
+    found.data = p;
+    found.len = last - p;
 
-    item = (*p == '"');
+    quoted = (found.len && *p == '"');
 
-    if (item
-        && ngx_http_idem_key_unquote(p, last, buf, &found, reason) != NGX_OK)
-    {
-        if (!text) {
-            return NGX_DECLINED;
-        }
+    *reason = quoted ? ngx_http_idem_key_unquote(p, last, buf, &found)
+              : (found.len && format->quoted_required && !text)
+              ? "is not quoted" : NULL;
 
-        item = 0;
-    }
+    if (*reason && text) {
 
-    if (!item) {
-        if (format->quoted_required && !text) {
-            *reason = "is not quoted";
-            return NGX_DECLINED;
-        }
+        /* no Item, so the quotes are part of the key */
 
         found.data = p;
         found.len = last - p;
+        *reason = NULL;
     }
 
-    if (ngx_http_idem_key_check(format, &found, item || text, reason)
-        != NGX_OK)
-    {
+    if (*reason == NULL) {
+        *reason = ngx_http_idem_key_check(format, &found, quoted || text);
+    }
+
+    if (*reason) {
         return NGX_DECLINED;
     }
 
@@ -134,15 +127,17 @@ ngx_http_idem_key_parse(const ngx_http_idem_key_format_t *format,
 
 
 /*
+ * The functions that check a key return what is wrong with it, or NULL.
+ *
  * An Item (3.3) that is a String, with its parameters.  The parameters mean
  * nothing to us, but they are parsed in full: a field that is not an Item is
  * to be refused as a whole (4.2), and two keys in a List must not pass for
  * one.
  */
 
-static ngx_int_t
+static const char *
 ngx_http_idem_key_unquote(u_char *p, u_char *last, u_char *buf,
-    ngx_str_t *key, const char **reason)
+    ngx_str_t *key)
 {
     u_char      *start, *end, *dst;
     ngx_uint_t   escapes;
@@ -151,8 +146,7 @@ ngx_http_idem_key_unquote(u_char *p, u_char *last, u_char *buf,
 
     p = ngx_http_idem_key_skip_string(p, last, &escapes);
     if (p == NULL) {
-        *reason = "is not a valid quoted string";
-        return NGX_DECLINED;
+        return "is not a valid quoted string";
     }
 
     end = p - 1;
@@ -160,15 +154,14 @@ ngx_http_idem_key_unquote(u_char *p, u_char *last, u_char *buf,
     while (p < last) {
         p = ngx_http_idem_key_skip_parameter(p, last);
         if (p == NULL) {
-            *reason = "is followed by something that is not a parameter";
-            return NGX_DECLINED;
+            return "is followed by something that is not a parameter";
         }
     }
 
     if (escapes == 0) {
         key->data = start;
         key->len = end - start;
-        return NGX_OK;
+        return NULL;
     }
 
     dst = buf;
@@ -184,7 +177,7 @@ ngx_http_idem_key_unquote(u_char *p, u_char *last, u_char *buf,
     key->data = buf;
     key->len = dst - buf;
 
-    return NGX_OK;
+    return NULL;
 }
 
 
@@ -383,27 +376,24 @@ ngx_http_idem_key_skip_bytes(u_char *p, u_char *last)
 }
 
 
-static ngx_int_t
+static const char *
 ngx_http_idem_key_check(const ngx_http_idem_key_format_t *format,
-    const ngx_str_t *key, ngx_uint_t quoted, const char **reason)
+    const ngx_str_t *key, ngx_uint_t quoted)
 {
     u_char  *p, *last;
 
     /* "" is no key, whatever the minimum: it would name every operation */
 
     if (key->len == 0) {
-        *reason = "is empty";
-        return NGX_DECLINED;
+        return "is empty";
     }
 
     if (key->len < format->min) {
-        *reason = "is too short";
-        return NGX_DECLINED;
+        return "is too short";
     }
 
     if (key->len > format->max) {
-        *reason = "is too long";
-        return NGX_DECLINED;
+        return "is too long";
     }
 
     last = key->data + key->len;
@@ -411,10 +401,10 @@ ngx_http_idem_key_check(const ngx_http_idem_key_format_t *format,
     switch (format->kind) {
 
     case NGX_HTTP_IDEM_KEY_UUID:
-        return ngx_http_idem_key_check_uuid(key, 0, reason);
+        return ngx_http_idem_key_check_uuid(key, 0);
 
     case NGX_HTTP_IDEM_KEY_UUID4:
-        return ngx_http_idem_key_check_uuid(key, 1, reason);
+        return ngx_http_idem_key_check_uuid(key, 1);
 
     case NGX_HTTP_IDEM_KEY_STRING:
         /* what would make it look like an Item or a List has to be quoted */
@@ -424,11 +414,11 @@ ngx_http_idem_key_check(const ngx_http_idem_key_format_t *format,
                 || (!quoted && (*p == ' ' || *p == '"' || *p == '\\'
                                 || *p == ',')))
             {
-                goto invalid;
+                return "contains a character that is not allowed";
             }
         }
 
-        return NGX_OK;
+        return NULL;
 
     default: /* NGX_HTTP_IDEM_KEY_TOKEN */
         for (p = key->data; p < last; p++) {
@@ -436,18 +426,12 @@ ngx_http_idem_key_check(const ngx_http_idem_key_format_t *format,
                 && !ngx_http_idem_key_is_digit(*p)
                 && *p != '_' && *p != '.' && *p != '-')
             {
-                goto invalid;
+                return "contains a character that is not allowed";
             }
         }
 
-        return NGX_OK;
+        return NULL;
     }
-
-invalid:
-
-    *reason = "contains a character that is not allowed";
-
-    return NGX_DECLINED;
 }
 
 
@@ -457,49 +441,36 @@ invalid:
  * same under each format, or a change of format would lose track of records.
  */
 
-static ngx_int_t
-ngx_http_idem_key_check_uuid(const ngx_str_t *key, ngx_uint_t v4,
-    const char **reason)
+static const char *
+ngx_http_idem_key_check_uuid(const ngx_str_t *key, ngx_uint_t v4)
 {
     u_char       c;
     ngx_uint_t   i;
 
-    *reason = "is not a UUID";
-
     if (key->len != NGX_HTTP_IDEM_KEY_UUID_LEN) {
-        return NGX_DECLINED;
+        return "is not a UUID";
     }
 
     for (i = 0; i < NGX_HTTP_IDEM_KEY_UUID_LEN; i++) {
         c = key->data[i];
 
-        if (i == 8 || i == 13 || i == 18 || i == 23) {
-            if (c != '-') {
-                return NGX_DECLINED;
-            }
-
-        } else if (ngx_http_idem_canon_hex(c) < 0) {
-            return NGX_DECLINED;
+        if ((i == 8 || i == 13 || i == 18 || i == 23)
+            ? c != '-' : ngx_http_idem_canon_hex(c) < 0)
+        {
+            return "is not a UUID";
         }
     }
 
-    if (!v4) {
-        return NGX_OK;
-    }
-
-    *reason = "is not a version 4 UUID";
-
-    if (key->data[NGX_HTTP_IDEM_KEY_UUID_VERSION] != '4') {
-        return NGX_DECLINED;
-    }
+    /* '8' and '9' have the bit already */
 
     c = key->data[NGX_HTTP_IDEM_KEY_UUID_VARIANT] | 0x20;
 
-    /* '8' and '9' have the bit already */
-
-    if (c != '8' && c != '9' && c != 'a' && c != 'b') {
-        return NGX_DECLINED;
+    if (v4
+        && (key->data[NGX_HTTP_IDEM_KEY_UUID_VERSION] != '4'
+            || (c != '8' && c != '9' && c != 'a' && c != 'b')))
+    {
+        return "is not a version 4 UUID";
     }
 
-    return NGX_OK;
+    return NULL;
 }

@@ -59,8 +59,6 @@ typedef struct {
 
 static ngx_int_t ngx_http_idem_activity_init(ngx_shm_zone_t *shm_zone,
     void *data);
-static ngx_http_idem_activity_table_t *ngx_http_idem_activity_create(
-    ngx_slab_pool_t *shpool);
 static uint64_t ngx_http_idem_activity_part(void);
 static ngx_http_idem_activity_entry_t *ngx_http_idem_activity_find(
     const u_char *id, ngx_uint_t add);
@@ -114,6 +112,7 @@ ngx_http_idem_activity_zone(ngx_conf_t *cf)
 static ngx_int_t
 ngx_http_idem_activity_init(ngx_shm_zone_t *shm_zone, void *data)
 {
+    size_t                           size, head;
     ngx_slab_pool_t                 *shpool;
     ngx_http_idem_activity_conf_t   *conf;
     ngx_http_idem_activity_table_t  *table;
@@ -123,13 +122,27 @@ ngx_http_idem_activity_init(ngx_shm_zone_t *shm_zone, void *data)
     table = shpool->data;
 
     if (table == NULL) {
-        table = ngx_http_idem_activity_create(shpool);
+
+        /* one allocation of the slab pool's whole room, never freed */
+
+        shpool->log_nomem = 0;
+        size = shpool->pfree * ngx_pagesize;
+        head = offsetof(ngx_http_idem_activity_table_t, entries);
+
+        if (size >= head + NGX_HTTP_IDEM_ACTIVITY_SET) {
+            table = ngx_slab_calloc(shpool, size);
+        }
+
         if (table == NULL) {
             ngx_log_error(NGX_LOG_EMERG, shm_zone->shm.log, 0,
                           "zone \"%V\" of \"idempotency_activity\" is too "
                           "small", &shm_zone->shm.name);
             return NGX_ERROR;
         }
+
+        table->magic = NGX_HTTP_IDEM_ACTIVITY_MAGIC;
+        table->size = sizeof(ngx_http_idem_activity_entry_t);
+        table->sets = (size - head) / NGX_HTTP_IDEM_ACTIVITY_SET;
 
         shpool->data = table;
     }
@@ -173,36 +186,6 @@ ngx_http_idem_activity_init_process(ngx_cycle_t *cycle)
                                       mcf->activity.shm_zone->shm.addr;
         ngx_http_idem_activity_table = ngx_http_idem_activity_pool->data;
     }
-}
-
-
-/* the table is one allocation of the slab pool's whole room, never freed */
-
-static ngx_http_idem_activity_table_t *
-ngx_http_idem_activity_create(ngx_slab_pool_t *shpool)
-{
-    size_t                           size, head;
-    ngx_http_idem_activity_table_t  *table;
-
-    shpool->log_nomem = 0;
-
-    size = shpool->pfree * ngx_pagesize;
-    head = offsetof(ngx_http_idem_activity_table_t, entries);
-
-    if (size < head + NGX_HTTP_IDEM_ACTIVITY_SET) {
-        return NULL;
-    }
-
-    table = ngx_slab_calloc(shpool, size);
-    if (table == NULL) {
-        return NULL;
-    }
-
-    table->magic = NGX_HTTP_IDEM_ACTIVITY_MAGIC;
-    table->size = sizeof(ngx_http_idem_activity_entry_t);
-    table->sets = (size - head) / NGX_HTTP_IDEM_ACTIVITY_SET;
-
-    return table;
 }
 
 

@@ -50,14 +50,11 @@ static void ngx_http_idem_begin_handler(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_found(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover);
 static ngx_uint_t ngx_http_idem_may_fold(ngx_http_idem_cover_t *cover);
-static ngx_int_t ngx_http_idem_unusable(ngx_http_request_t *r,
-    ngx_http_idem_cover_t *cover);
+static ngx_int_t ngx_http_idem_unusable(ngx_http_idem_cover_t *cover);
 static void ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_found_t *found);
 static ngx_int_t ngx_http_idem_store_error(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover);
-static ngx_int_t ngx_http_idem_begin_local(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_store_failed(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_result_e result, const char *error, const char *then);
 
@@ -367,7 +364,7 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         ctx->answer.foreign |= ngx_http_idem_details_hidden(r, ctx,
                                                        &ctx->answer.details);
 
-        return ngx_http_idem_refuse(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
+        return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
     }
 
     if (cover->reject
@@ -381,7 +378,7 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
             return ngx_http_idem_wait(r, cover);
         }
 
-        return ngx_http_idem_refuse(r, ctx,
+        return ngx_http_idem_refuse(ctx,
                                     NGX_HTTP_IDEM_PROBLEM_DUPLICATE_REQUEST);
     }
 
@@ -391,7 +388,7 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         return ngx_http_idem_replay(r, cover);
 
     case NGX_HTTP_IDEM_UNUSABLE:
-        return ngx_http_idem_unusable(r, cover);
+        return ngx_http_idem_unusable(cover);
 
     default: /* NGX_HTTP_IDEM_IN_PROGRESS */
         return ngx_http_idem_wait(r, cover);
@@ -440,7 +437,7 @@ ngx_http_idem_same_request(ngx_http_idem_cover_t *cover,
 
 
 static ngx_int_t
-ngx_http_idem_unusable(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
+ngx_http_idem_unusable(ngx_http_idem_cover_t *cover)
 {
     ngx_http_idem_ctx_t  *ctx;
 
@@ -457,15 +454,15 @@ ngx_http_idem_unusable(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
             ctx->answer.retry_after = cover->op.found.left;
         }
 
-        return ngx_http_idem_refuse(r, ctx,
+        return ngx_http_idem_refuse(ctx,
                                     NGX_HTTP_IDEM_PROBLEM_OUTCOME_UNKNOWN);
 
     case NGX_HTTP_IDEM_REASON_TOO_LARGE:
-        return ngx_http_idem_refuse(r, ctx,
+        return ngx_http_idem_refuse(ctx,
                                     NGX_HTTP_IDEM_PROBLEM_RESPONSE_TOO_LARGE);
 
     default:
-        return ngx_http_idem_refuse(r, ctx,
+        return ngx_http_idem_refuse(ctx,
                                     NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);
     }
 }
@@ -531,7 +528,7 @@ static ngx_int_t
 ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 {
     ngx_int_t                rc;
-    ngx_uint_t               pass;
+    ngx_uint_t               i, pass;
     const char              *error;
     ngx_http_idem_op_t      *op;
     ngx_http_idem_ctx_t     *ctx;
@@ -550,7 +547,21 @@ ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
             && !op->bad_record);
 
     if (pass && !ctx->claims.unprotected && ctx->conf->store->layers) {
-        rc = ngx_http_idem_begin_local(r, ctx);
+
+        /*
+         * This nginx keeps the locks and responses of unprotected requests:
+         * begin with those.
+         */
+
+        ctx->claims.unprotected = 1;
+        ctx->claims.replayed = NULL;
+
+        for (i = 0; i < ctx->claims.ncovers; i++) {
+            ctx->claims.covers[i].asked = 0;
+            ctx->claims.covers[i].where = NULL;
+        }
+
+        rc = ngx_http_idem_begin(r, ctx);
 
         /* with any other result the request may be freed */
 
@@ -571,7 +582,7 @@ ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
                                            : "is refused");
 
     if (!pass) {
-        return ngx_http_idem_refuse(r, ctx,
+        return ngx_http_idem_refuse(ctx,
                                     NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
     }
 
@@ -581,28 +592,6 @@ ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
                         "the store failed");
 
     return NGX_DECLINED;
-}
-
-
-/*
- * The request may run although the store does not reply.  This nginx keeps
- * the locks and responses of unprotected requests: begins with those.
- */
-
-static ngx_int_t
-ngx_http_idem_begin_local(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
-{
-    ngx_uint_t  i;
-
-    ctx->claims.unprotected = 1;
-    ctx->claims.replayed = NULL;
-
-    for (i = 0; i < ctx->claims.ncovers; i++) {
-        ctx->claims.covers[i].asked = 0;
-        ctx->claims.covers[i].where = NULL;
-    }
-
-    return ngx_http_idem_begin(r, ctx);
 }
 
 
@@ -625,7 +614,8 @@ ngx_http_idem_store_failed(ngx_http_idem_ctx_t *ctx,
 
     /* while a store is unreachable, every request logs the same line */
 
-    ngx_http_idem_log_repeated(ctx->request->connection->log, &line);
+    ngx_http_idem_log_repeated(NGX_LOG_ERR, ctx->request->connection->log,
+                               &line, NULL);
 
     ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
                         full ? "no room for a record" : error);

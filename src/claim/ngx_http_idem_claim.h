@@ -160,15 +160,12 @@ ngx_int_t ngx_http_idem_begin(ngx_http_request_t *r,
 ngx_uint_t ngx_http_idem_same_request(
     ngx_http_idem_cover_t *cover, ngx_http_idem_claim_t *claim);
 
-/* ..._terms.c */
-
-void ngx_http_idem_terms(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
-
 /* ..._operation.c */
 
 #define ngx_http_idem_key_alone(cover)                                        \
     ((cover)->ctx->conf->fingerprint->mode == NGX_HTTP_IDEM_FINGERPRINT_OFF)
 
+void ngx_http_idem_terms(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
     ngx_http_idem_op_t *op, ngx_http_idem_op_e kind);
 ngx_http_idem_op_t *ngx_http_idem_op_own(ngx_http_idem_cover_t *cover,

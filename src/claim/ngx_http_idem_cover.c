@@ -25,8 +25,6 @@
 #define NGX_HTTP_IDEM_SCHEME_DERIVED  1
 
 
-static void ngx_http_idem_cover_key(ngx_http_idem_ctx_t *ctx,
-    ngx_str_t *scope, ngx_http_idem_cover_t *cover);
 static ngx_int_t ngx_http_idem_cover_derived(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_dedupe_t *dedupe,
     ngx_str_t *scope, u_char *identity, ngx_http_idem_cover_t *cover);
@@ -34,9 +32,7 @@ static ngx_int_t ngx_http_idem_cover_members(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_dedupe_t *dedupe,
     ngx_http_idem_digest_t *d);
 static void ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx);
-static void ngx_http_idem_cover_swap(ngx_http_idem_cover_t *a,
-    ngx_http_idem_cover_t *b);
-static ngx_int_t ngx_http_idem_cover_labels(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idem_cover_stored(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 
 
@@ -47,7 +43,7 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     u_char                   identity[NGX_HTTP_IDEM_HASH_LEN];
     ngx_int_t                rc;
-    ngx_str_t                scope;
+    ngx_str_t                scope, fields[2];
     ngx_uint_t               i, n;
     ngx_http_idem_cover_t   *cover;
     ngx_http_idem_dedupe_t  *dedupe;
@@ -77,8 +73,16 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (ctx->key.len) {
         cover->ctx = ctx;
+        cover->claim.scheme = ngx_http_idem_request_scheme(r, ctx);
 
-        ngx_http_idem_cover_key(ctx, &scope, cover);
+        if (ctx->body.parsed) {
+            ngx_http_idem_json_paths(ctx->body.json, &cover->details);
+        }
+
+        fields[0] = scope;
+        fields[1] = ctx->key;
+
+        ngx_http_idem_digest_fields(cover->id, fields, 2);
         ngx_http_idem_target(r, cover->claim.target);
 
         if (ngx_http_idem_fingerprint(r, ctx, 0, identity,
@@ -125,34 +129,7 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ngx_http_idem_cover_sort(ctx);
 
-    if (ngx_http_idem_place_details(r, ctx) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    if (ctx->conf->labels) {
-        return ngx_http_idem_cover_labels(r, ctx);
-    }
-
-    return NGX_OK;
-}
-
-
-static void
-ngx_http_idem_cover_key(ngx_http_idem_ctx_t *ctx,
-    ngx_str_t *scope, ngx_http_idem_cover_t *cover)
-{
-    ngx_str_t  fields[2];
-
-    fields[0] = *scope;
-    fields[1] = ctx->key;
-
-    cover->claim.scheme = ngx_http_idem_request_scheme(ctx->request, ctx);
-
-    if (ctx->body.parsed) {
-        ngx_http_idem_json_paths(ctx->body.json, &cover->details);
-    }
-
-    ngx_http_idem_digest_fields(cover->id, fields, 2);
+    return ngx_http_idem_cover_stored(r, ctx);
 }
 
 
@@ -273,7 +250,7 @@ static void
 ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx)
 {
     ngx_uint_t              i, k;
-    ngx_http_idem_cover_t  *covers;
+    ngx_http_idem_cover_t  *covers, cover;
 
     /* there are few covers, and nothing points to them yet */
 
@@ -286,7 +263,9 @@ ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx)
                            NGX_HTTP_IDEM_ID_LEN) > 0;
              k--)
         {
-            ngx_http_idem_cover_swap(&covers[k - 1], &covers[k]);
+            cover = covers[k];
+            covers[k] = covers[k - 1];
+            covers[k - 1] = cover;
         }
     }
 
@@ -302,50 +281,54 @@ ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx)
 }
 
 
-static void
-ngx_http_idem_cover_swap(ngx_http_idem_cover_t *a, ngx_http_idem_cover_t *b)
-{
-    ngx_http_idem_cover_t  tmp;
-
-    tmp = *a;
-    *a = *b;
-    *b = tmp;
-}
-
-
 /*
- * Labels of the records of a request: group, tenant, actor and the name of
- * this host.  They are stored only if the configuration asks for them, see
- * ngx_http_idem_has_labels().  Other records have no labels.
+ * What is stored with the records of a request: labels, that is group, tenant,
+ * actor and the name of this host, and the details of the body.  Labels are
+ * stored only if the configuration asks for them, see
+ * ngx_http_idem_has_labels().  If another location may get the same request,
+ * the details have the place in front.
  */
 
 static ngx_int_t
-ngx_http_idem_cover_labels(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_cover_stored(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     u_char                 *p, hex[2 * NGX_HTTP_IDEM_HASH_LEN];
-    size_t                  size;
-    ngx_str_t               details, labels[NGX_HTTP_IDEM_LABEL_N];
-    ngx_uint_t              i;
+    size_t                  size, mark;
+    ngx_str_t               labels[NGX_HTTP_IDEM_LABEL_N];
+    ngx_uint_t              i, elsewhere;
     ngx_http_idem_cover_t  *cover;
+
+    elsewhere = ngx_http_idem_is_led(r) || ngx_http_idem_servers_apart(r);
+
+    if (!elsewhere && !ctx->conf->labels) {
+        return NGX_OK;
+    }
 
     ngx_memzero(labels, sizeof(labels));
 
-    if (ngx_http_idem_cover_owner(r, ctx, labels, hex) != NGX_OK) {
-        return NGX_ERROR;
-    }
+    if (ctx->conf->labels) {
+        if (ngx_http_idem_cover_owner(r, ctx, labels, hex) != NGX_OK) {
+            return NGX_ERROR;
+        }
 
-    labels[NGX_HTTP_IDEM_LABEL_GROUP] =
-        ngx_http_idem_metrics_group_name(ngx_http_idem_group(ctx));
-    labels[NGX_HTTP_IDEM_LABEL_HOST] = ngx_cycle->hostname;
+        labels[NGX_HTTP_IDEM_LABEL_GROUP] =
+            ngx_http_idem_metrics_group_name(ngx_http_idem_group(ctx));
+        labels[NGX_HTTP_IDEM_LABEL_HOST] = ngx_cycle->hostname;
+    }
 
     size = ngx_http_idem_labels_size(labels);
 
     for (i = 0; i < ctx->claims.ncovers; i++) {
         cover = &ctx->claims.covers[i];
 
-        details = cover->stored.len ? cover->stored : cover->details;
+        mark = (elsewhere && cover->details.len)
+               ? NGX_HTTP_IDEM_DETAILS_HEAD : 0;
 
-        cover->stored.len = size + details.len;
+        if (size + mark == 0) {
+            continue;
+        }
+
+        cover->stored.len = size + mark + cover->details.len;
         cover->stored.data = ngx_pnalloc(r->pool, cover->stored.len);
 
         if (cover->stored.data == NULL) {
@@ -353,7 +336,12 @@ ngx_http_idem_cover_labels(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         }
 
         p = ngx_http_idem_labels_encode(cover->stored.data, labels);
-        ngx_memcpy(p, details.data, details.len);
+
+        if (mark) {
+            p = ngx_http_idem_details_mark(r, p);
+        }
+
+        ngx_memcpy(p, cover->details.data, cover->details.len);
     }
 
     return NGX_OK;

@@ -5,8 +5,9 @@
  */
 
 /*
- * Store operations on the records of a request.  This file fills every
- * operation and reports every failed renewal and commit.
+ * Store operations on the records of a request.  This file evaluates the terms
+ * on which the records are claimed (TTL, lease, grace), fills every operation,
+ * and reports every failed renewal and commit.
  *
  * Called by begin, wait, renew and settle.
  */
@@ -32,8 +33,93 @@
 #define NGX_HTTP_IDEM_WAITERS_GRACE  300
 
 
+static ngx_msec_t ngx_http_idem_ttl(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover,
     ngx_http_idem_op_t *op);
+
+
+/*
+ * Variables may change while a request runs, so the terms are evaluated once,
+ * before begin.
+ */
+
+void
+ngx_http_idem_terms(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ctx->claims.lease = ngx_http_idem_time(r, &ctx->conf->lease,
+                                    "idempotency_lease");
+    ctx->claims.lease = ngx_max(ctx->claims.lease, NGX_HTTP_IDEM_LEASE_MIN);
+    ctx->claims.ttl = ngx_http_idem_ttl(r, ctx);
+    ctx->claims.grace = ngx_http_idem_time(r, &ctx->conf->expired_grace,
+                                    "idempotency_expired_grace");
+
+    /* without memory for their values, nothing runs twice */
+
+    ctx->claims.on_store_error = ngx_http_idem_choice(r,
+                                    &ctx->conf->on_store_error,
+                                    "idempotency_on_store_error",
+                                    NGX_HTTP_IDEM_ON_ERROR_FAIL);
+    ctx->claims.unknown_outcome = ngx_http_idem_choice(r,
+                                    &ctx->conf->unknown_outcome,
+                                    "idempotency_unknown_outcome",
+                                    NGX_HTTP_IDEM_UNKNOWN_HOLD);
+}
+
+
+/* the TTL that the client asks for, up to the configured limit */
+
+static ngx_msec_t
+ngx_http_idem_ttl(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_int_t                  n;
+    ngx_uint_t                 count;
+    ngx_msec_t                 ttl, max;
+    ngx_table_elt_t           *h;
+    ngx_http_idem_loc_conf_t  *conf;
+
+    conf = ctx->conf;
+
+    ttl = ngx_http_idem_time(r, &conf->ttl, "idempotency_ttl");
+
+    if (ttl == 0) {
+        ttl = NGX_HTTP_IDEM_TTL;
+    }
+
+    if (conf->ttl_header.len == 0) {
+        return ttl;
+    }
+
+    h = ngx_http_idem_request_header(r, &conf->ttl_header, &count);
+
+    if (count != 1) {
+        return ttl;
+    }
+
+    max = ngx_http_idem_time(r, &conf->ttl_header_max,
+                             "idempotency_ttl_header");
+
+    n = ngx_atoi(h->value.data, h->value.len);
+
+    if (n == NGX_ERROR) {
+
+        /* too many digits for an integer mean the limit */
+
+        for (n = 0; n < (ngx_int_t) h->value.len; n++) {
+            if (h->value.data[n] < '0' || h->value.data[n] > '9') {
+                return ttl;
+            }
+        }
+
+        n = h->value.len ? NGX_MAX_INT_T_VALUE : 0;
+    }
+
+    if (n == 0 || max == 0) {
+        return ttl;
+    }
+
+    return ngx_min((ngx_msec_t) n, max);
+}
 
 
 /*
@@ -221,6 +307,8 @@ ngx_http_idem_commit_ttl(ngx_http_idem_cover_t *cover)
 void
 ngx_http_idem_op_failed(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
 {
+    u_char      buf[NGX_MAX_ERROR_STR];
+    ngx_str_t   line;
     ngx_uint_t  commit;
 
     commit = (op->kind == NGX_HTTP_IDEM_OP_COMMIT);
@@ -243,11 +331,17 @@ ngx_http_idem_op_failed(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
     }
 
     if (!commit) {
-        ngx_log_error(NGX_LOG_WARN, op->log, 0,
-                      "idempotency: a lease could not be renewed in store "
-                      "\"%V\": %s, record %*xs", &op->store->name,
-                      op->error ? op->error : "no room",
-                      (size_t) 8, cover->id);
+
+        /* of each request that runs, three times in a lease */
+
+        line.data = buf;
+        line.len = ngx_snprintf(buf, sizeof(buf), "idempotency: a lease could "
+                                "not be renewed in store \"%V\": %s",
+                                &op->store->name,
+                                op->error ? op->error : "no room")
+                   - buf;
+
+        ngx_http_idem_log_repeated(NGX_LOG_WARN, op->log, &line, cover->id);
         return;
     }
 

@@ -28,7 +28,7 @@ static void ngx_http_idem_settle_all(ngx_http_idem_ctx_t *ctx,
 
 
 /*
- * NGX_OK if all commits are done, NGX_AGAIN if ngx_http_idem_commit_stored()
+ * NGX_OK if all commits are done, NGX_AGAIN if ngx_http_idem_commit_done()
  * will be called
  */
 
@@ -87,7 +87,8 @@ ngx_http_idem_commit_handler(ngx_http_idem_op_t *op)
     ngx_http_idem_committed(op);
 
     if (--ctx->claims.commits == 0) {
-        ngx_http_idem_commit_stored(r, ctx);
+        ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND, "committed");
+        ngx_http_idem_commit_done(r, ctx);
     }
 }
 

@@ -88,8 +88,6 @@ static void ngx_http_idem_watch_retry(
     ngx_http_idem_watch_t *watch, ngx_msec_t max);
 static void ngx_http_idem_watch_lost(
     ngx_http_idem_watch_t *watch, ngx_http_idem_ctx_t *ctx);
-static void ngx_http_idem_watch_failed(
-    ngx_http_idem_watch_t *watch, ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_watch_share(
     ngx_http_idem_watch_t *watch, ngx_http_idem_found_t *found);
 static ngx_int_t ngx_http_idem_watch_copy(ngx_http_idem_ctx_t *ctx,
@@ -146,8 +144,8 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
                                                "idempotency_wait");
 
         if (ctx->wait.until == ctx->wait.start) {
-            return ngx_http_idem_refuse(r, ctx,
-                              NGX_HTTP_IDEM_PROBLEM_CONCURRENT_REQUEST);
+            return ngx_http_idem_refuse(ctx,
+                                      NGX_HTTP_IDEM_PROBLEM_CONCURRENT_REQUEST);
         }
     }
 
@@ -159,8 +157,7 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     left = (ngx_msec_int_t) (ctx->wait.until - ngx_current_msec);
 
     if (left <= 0) {
-        return ngx_http_idem_refuse(r, ctx,
-                                    NGX_HTTP_IDEM_PROBLEM_LOCK_TIMEOUT);
+        return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_LOCK_TIMEOUT);
     }
 
     if (ngx_http_idem_waiters_enter(&ctx->conf->store->name, cover->id,
@@ -171,7 +168,7 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
                                               0))
         != NGX_OK)
     {
-        return ngx_http_idem_refuse(r, ctx,
+        return ngx_http_idem_refuse(ctx,
                                     NGX_HTTP_IDEM_PROBLEM_TOO_MANY_WAITERS);
     }
 
@@ -400,7 +397,21 @@ ngx_http_idem_watch_begun(ngx_http_idem_op_t *op)
         break;
 
     default: /* NGX_HTTP_IDEM_FULL, NGX_HTTP_IDEM_ERROR */
-        ngx_http_idem_watch_failed(watch, ctx);
+
+        /*
+         * The holder may still run.  An unprotected holder whose lock is no
+         * longer in this nginx has released it, so this waiter may run
+         * unprotected too; the others find its lock.
+         */
+
+        if (watch->local && !op->bad_record
+            && ctx->claims.on_store_error == NGX_HTTP_IDEM_ON_ERROR_PASS)
+        {
+            watch->op.attempt = 0;
+            ngx_http_idem_ready(ctx);
+        }
+
+        ngx_http_idem_watch_retry(watch, NGX_HTTP_IDEM_RETRY_MAX);
         break;
     }
 
@@ -425,27 +436,6 @@ ngx_http_idem_watch_retry(ngx_http_idem_watch_t *watch, ngx_msec_t max)
     delay = NGX_HTTP_IDEM_RETRY_MIN << ngx_min(watch->op.attempt, 8);
 
     ngx_add_timer(&watch->retry, ngx_min(delay, max));
-}
-
-
-/*
- * The store failed, and the holder may still run.  An unprotected holder
- * whose lock is no longer in this nginx has released it, so this waiter may
- * run unprotected too; the others find its lock.
- */
-
-static void
-ngx_http_idem_watch_failed(ngx_http_idem_watch_t *watch,
-    ngx_http_idem_ctx_t *ctx)
-{
-    if (watch->local && !ctx->wait.cover->op.bad_record
-        && ctx->claims.on_store_error == NGX_HTTP_IDEM_ON_ERROR_PASS)
-    {
-        watch->op.attempt = 0;
-        ngx_http_idem_ready(ctx);
-    }
-
-    ngx_http_idem_watch_retry(watch, NGX_HTTP_IDEM_RETRY_MAX);
 }
 
 

@@ -80,20 +80,13 @@ ngx_http_idem_waiters_enter(ngx_str_t *store, u_char *id,
 
     e = ngx_http_idem_waiters_entry(store, id, 1);
 
-    if (e) {
-        if (e->n >= max) {
-            rc = NGX_DECLINED;
-
-        } else {
-            if (e->n++ == 0
-                || (ngx_msec_int_t) (until - e->until) > 0)
-            {
-                e->until = until;
-            }
-        }
-
-    } else if (max == 0) {
+    if ((e ? e->n : 0) >= max) {
         rc = NGX_DECLINED;
+
+    } else if (e
+               && (e->n++ == 0 || (ngx_msec_int_t) (until - e->until) > 0))
+    {
+        e->until = until;
     }
 
     ngx_http_idem_mutex_unlock(ngx_http_idem_waiters_shared.shpool);

@@ -23,8 +23,6 @@
 #define NGX_HTTP_IDEM_MAX_RESPONSE  (1024 * 1024)
 
 
-static ngx_array_t *ngx_http_idem_compile(ngx_conf_t *cf, ngx_str_t *text,
-    size_t size);
 static char *ngx_http_idem_default_values(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
 static char *ngx_http_idem_default_names(ngx_conf_t *cf,
@@ -48,7 +46,7 @@ static ngx_http_idem_key_format_t  ngx_http_idem_key_default = {
 static ngx_http_idem_canonical_t
     ngx_http_idem_canonical_default =
 {
-    NGX_HTTP_IDEM_FINGERPRINT_RAW, NULL, NULL, NULL, 0
+    NGX_HTTP_IDEM_FINGERPRINT_RAW, NULL, NULL, 0
 };
 
 
@@ -365,82 +363,48 @@ ngx_http_idem_merge_choice(ngx_http_idem_choice_t *conf,
 }
 
 
-/* an array of values, or of structures that begin with one */
-
-static ngx_array_t *
-ngx_http_idem_compile(ngx_conf_t *cf, ngx_str_t *text, size_t size)
-{
-    ngx_array_t            *values;
-    ngx_http_idem_value_t  *value;
-
-    values = NULL;
-
-    for ( /* void */ ; text->len; text++) {
-        value = ngx_http_idem_conf_add(cf, &values, size);
-
-        if (value == NULL
-            || ngx_http_idem_conf_compile(cf, text, value) != NGX_CONF_OK)
-        {
-            return NULL;
-        }
-    }
-
-    return values;
-}
-
-
 static char *
 ngx_http_idem_default_values(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 {
-    ngx_array_t                 *values;
     ngx_http_idem_key_source_t  *source;
 
-    static ngx_str_t  key[] = {
-        ngx_string("$http_idempotency_key"), ngx_null_string
-    };
-
-    static ngx_str_t  scope[] = {
-        ngx_string("$host"), ngx_null_string
-    };
+    static ngx_str_t  key = ngx_string("$http_idempotency_key");
+    static ngx_str_t  scope = ngx_string("$host");
 
     static ngx_str_t  identity[] = {
         ngx_string("$http_authorization"), ngx_string("$http_x_api_key"),
 #if (NGX_HTTP_SSL)
         ngx_string("$ssl_client_fingerprint"),
 #endif
-        ngx_null_string
     };
 
     if (conf->keys == NULL) {
-        conf->keys = ngx_http_idem_compile(cf, key,
-                                           sizeof(ngx_http_idem_key_source_t));
-        if (conf->keys == NULL) {
+        source = ngx_http_idem_conf_add(cf, &conf->keys,
+                                        sizeof(ngx_http_idem_key_source_t));
+
+        if (source == NULL
+            || ngx_http_idem_conf_compile(cf, &key, &source->value)
+               != NGX_CONF_OK)
+        {
             return NGX_CONF_ERROR;
         }
 
-        source = conf->keys->elts;
         source->member = -1;
     }
 
     if (conf->scope == NULL) {
-        values = ngx_http_idem_compile(cf, scope,
-                                       sizeof(ngx_http_idem_value_t));
-        if (values == NULL) {
-            return NGX_CONF_ERROR;
-        }
-
-        conf->scope = values->elts;
+        conf->scope = ngx_http_idem_conf_compiled(cf, &scope);
     }
 
-    if (conf->identity == NULL) {
-        conf->identity = ngx_http_idem_compile(cf, identity,
-                                               sizeof(ngx_http_idem_value_t));
-        if (conf->identity == NULL) {
-            return NGX_CONF_ERROR;
-        }
+    if (conf->scope == NULL) {
+        return NGX_CONF_ERROR;
     }
 
-    return NGX_CONF_OK;
+    return conf->identity
+           ? NGX_CONF_OK
+           : ngx_http_idem_conf_compile_all(cf, identity,
+                                     sizeof(identity) / sizeof(identity[0]),
+                                     &conf->identity);
 }
 
 

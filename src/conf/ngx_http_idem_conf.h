@@ -49,12 +49,12 @@ typedef enum {
 /* what a directive may be: one of some names, a number, a time or a size */
 
 typedef struct {
-    ngx_conf_enum_t                 *names;
+    char                            *valid;      /* for error messages      */
+    ngx_http_idem_unit_e             unit;
     ngx_int_t                        min;        /* of a time: in the
                                                     configuration only      */
     ngx_int_t                        max;        /* 0: no numbers           */
-    char                            *valid;      /* for error messages      */
-    ngx_http_idem_unit_e             unit;
+    ngx_conf_enum_t                  names[4];   /* and an empty one        */
 } ngx_http_idem_choices_t;
 
 
@@ -135,8 +135,6 @@ typedef struct {
     ngx_http_idem_fingerprint_e   mode;
     ngx_array_t                  *excluded;          /* ngx_str_t: member
                                                         names or pointers   */
-    ngx_array_t                  *names;             /* the names among
-                                                        them                */
     ngx_array_t                  *included;          /* ngx_str_t: pointers */
     unsigned                      unordered:1;
 } ngx_http_idem_canonical_t;
@@ -145,8 +143,7 @@ typedef struct {
 /* idempotency_keep_json */
 
 typedef struct {
-    ngx_str_t                        pointer;
-    ngx_str_t                        value;
+    ngx_str_t                        value;      /* of keep_options.wanted  */
     unsigned                         negated:1;
 } ngx_http_idem_keep_t;
 
@@ -354,11 +351,6 @@ uint32_t ngx_http_idem_scheme(ngx_http_idem_loc_conf_t *conf);
 char *ngx_http_idem_init_stores(ngx_conf_t *cf, void *conf);
 ngx_http_idem_store_t *ngx_http_idem_conf_get_store(ngx_conf_t *cf,
     ngx_str_t *name);
-char *ngx_http_idem_conf_store(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_idem_conf_switch(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_idem_conf_member(ngx_conf_t *cf, ngx_str_t *value,
     ngx_str_t *name);
 ngx_uint_t ngx_http_idem_conf_option(ngx_str_t *value, const char *name,
@@ -368,54 +360,36 @@ void *ngx_http_idem_conf_add(ngx_conf_t *cf, ngx_array_t **array,
     size_t size);
 char *ngx_http_idem_conf_part(ngx_conf_t *cf, ngx_array_t **names,
     ngx_str_t *name);
+char *ngx_http_idem_conf_parts(ngx_conf_t *cf, ngx_array_t **names,
+    ngx_str_t *value, ngx_str_t *list);
 char *ngx_http_idem_conf_pointer(ngx_conf_t *cf, ngx_str_t *value,
     ngx_str_t *pointer);
-char *ngx_http_idem_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_idem_conf_group(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_idem_conf_names(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_idem_conf_values(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_idem_conf_value(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_idem_conf_choice(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_idem_conf_fingerprint(ngx_conf_t *cf,
-    ngx_command_t *cmd, void *conf);
 ngx_int_t ngx_http_idem_conf_choose(ngx_conf_t *cf, ngx_str_t *value,
     ngx_http_idem_choices_t *choices, ngx_http_idem_choice_t *c);
-char *ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_idem_conf_on_off(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_idem_conf_actor(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
 ngx_uint_t ngx_http_idem_has_labels(ngx_http_idem_loc_conf_t *conf);
-char *ngx_http_idem_conf_log_field(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_idem_conf_detail(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_idem_conf_keep_json(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_idem_conf_activity(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_idem_conf_replay_json(ngx_conf_t *cf,
-    ngx_command_t *cmd, void *conf);
-char *ngx_http_idem_conf_compress(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
 char *ngx_http_idem_conf_complex(ngx_conf_t *cf, ngx_str_t *value,
     ngx_http_complex_value_t *cv);
-char *ngx_http_idem_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-char *ngx_http_idem_conf_keep_status(ngx_conf_t *cf,
-    ngx_command_t *cmd, void *conf);
 ngx_http_idem_statuses_t *ngx_http_idem_conf_statuses(ngx_conf_t *cf,
     ngx_str_t *value, ngx_uint_t n);
-char *ngx_http_idem_conf_stream(ngx_conf_t *cf, ngx_command_t *cmd,
+
+/* handlers of directives: they have nginx's signature */
+
+typedef char *ngx_http_idem_setter_t(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
-char *ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+
+ngx_http_idem_setter_t
+    ngx_http_idem_conf_store, ngx_http_idem_conf_switch,
+    ngx_http_idem_conf_key, ngx_http_idem_conf_key_format,
+    ngx_http_idem_conf_group, ngx_http_idem_conf_names,
+    ngx_http_idem_conf_values, ngx_http_idem_conf_value,
+    ngx_http_idem_conf_choice, ngx_http_idem_conf_fingerprint,
+    ngx_http_idem_conf_dedupe, ngx_http_idem_conf_on_off,
+    ngx_http_idem_conf_actor, ngx_http_idem_conf_log_field,
+    ngx_http_idem_conf_detail, ngx_http_idem_conf_keep_json,
+    ngx_http_idem_conf_activity, ngx_http_idem_conf_replay_json,
+    ngx_http_idem_conf_compress, ngx_http_idem_conf_ttl_header,
+    ngx_http_idem_conf_keep_status, ngx_http_idem_conf_stream,
+    ngx_http_idem_conf_log;
 
 /* ..._order.c, ..._pages.c */
 
@@ -440,6 +414,10 @@ ngx_uint_t ngx_http_idem_may_be_page(ngx_http_request_t *r);
 
 char *ngx_http_idem_conf_compile(ngx_conf_t *cf, ngx_str_t *text,
     ngx_http_idem_value_t *value);
+ngx_http_idem_value_t *ngx_http_idem_conf_compiled(ngx_conf_t *cf,
+    ngx_str_t *text);
+char *ngx_http_idem_conf_compile_all(ngx_conf_t *cf, ngx_str_t *text,
+    ngx_uint_t n, ngx_array_t **values);
 ngx_int_t ngx_http_idem_values_init(ngx_conf_t *cf);
 ngx_int_t ngx_http_idem_value(ngx_http_request_t *r,
     ngx_http_idem_value_t *value, ngx_str_t *s);

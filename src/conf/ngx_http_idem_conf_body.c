@@ -23,8 +23,12 @@
 #define NGX_HTTP_IDEM_COMPRESS_MIN  1024
 
 
-static char *ngx_http_idem_conf_parts(ngx_conf_t *cf,
+static char *ngx_http_idem_conf_canonical(ngx_conf_t *cf,
     ngx_http_idem_canonical_t *canonical, ngx_str_t *value);
+static void ngx_http_idem_names(ngx_array_t *array, ngx_str_t **names,
+    ngx_uint_t *n);
+static void ngx_http_idem_scheme_names(uint32_t *crc, ngx_array_t *names,
+    const char *before, const char *behind);
 static ngx_int_t ngx_http_idem_number_replay(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
 static ngx_int_t ngx_http_idem_number_keys(ngx_conf_t *cf,
@@ -95,7 +99,7 @@ ngx_http_idem_conf_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         {
             canonical->unordered = 1;
 
-        } else if (ngx_http_idem_conf_parts(cf, canonical, &value[i])
+        } else if (ngx_http_idem_conf_canonical(cf, canonical, &value[i])
                    != NGX_CONF_OK)
         {
             return NGX_CONF_ERROR;
@@ -109,11 +113,12 @@ ngx_http_idem_conf_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 /* exclude=<name or pointer>,... or include=<pointer>,... */
 
 static char *
-ngx_http_idem_conf_parts(ngx_conf_t *cf,
+ngx_http_idem_conf_canonical(ngx_conf_t *cf,
     ngx_http_idem_canonical_t *canonical, ngx_str_t *value)
 {
-    ngx_str_t   list, name;
-    ngx_uint_t  include, pointer;
+    ngx_str_t     list, *name;
+    ngx_uint_t    i, include, pointer;
+    ngx_array_t **names;
 
     include = ngx_http_idem_conf_option(value, "include=", &list);
 
@@ -124,14 +129,16 @@ ngx_http_idem_conf_parts(ngx_conf_t *cf,
                              "\"arrays=ordered\" or \"arrays=unordered\"");
     }
 
-    while (ngx_http_idem_conf_next(&list, &name)) {
+    names = include ? &canonical->included : &canonical->excluded;
 
-        if (name.len == 0) {
-            return ngx_http_idem_conf_invalid(cf, value,
-                             "a name is empty");
-        }
+    if (ngx_http_idem_conf_parts(cf, names, value, &list) != NGX_CONF_OK) {
+        return NGX_CONF_ERROR;
+    }
 
-        pointer = (name.data[0] == '/');
+    name = (*names)->elts;
+
+    for (i = 0; i < (*names)->nelts; i++) {
+        pointer = ngx_http_idem_json_is_pointer(&name[i]);
 
         if (include && !pointer) {
             return ngx_http_idem_conf_invalid(cf, value,
@@ -139,30 +146,9 @@ ngx_http_idem_conf_parts(ngx_conf_t *cf,
                              "/a/b");
         }
 
-        if (pointer
-            && canonical->mode == NGX_HTTP_IDEM_FINGERPRINT_FORM)
-        {
+        if (pointer && canonical->mode == NGX_HTTP_IDEM_FINGERPRINT_FORM) {
             return ngx_http_idem_conf_invalid(cf, value,
                              "a form has names and no pointers");
-        }
-
-        if ((pointer
-             && ngx_http_idem_conf_pointer(cf, value, &name)
-                != NGX_CONF_OK)
-            || ngx_http_idem_conf_part(cf,
-                                         include ? &canonical->included
-                                          : &canonical->excluded,
-                                         &name)
-               != NGX_CONF_OK)
-        {
-            return NGX_CONF_ERROR;
-        }
-
-        if (!pointer
-            && ngx_http_idem_conf_part(cf, &canonical->names, &name)
-               != NGX_CONF_OK)
-        {
-            return NGX_CONF_ERROR;
         }
     }
 
@@ -273,11 +259,10 @@ ngx_http_idem_conf_keep_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                              "/error=!*");
         }
 
-        rule->pointer.data = value[i].data;
-        rule->pointer.len = rule->value.data - value[i].data;
+        pointer->data = value[i].data;
+        pointer->len = rule->value.data - value[i].data;
 
-        if (ngx_http_idem_conf_pointer(cf, &value[i], &rule->pointer)
-            != NGX_CONF_OK)
+        if (ngx_http_idem_conf_pointer(cf, &value[i], pointer) != NGX_CONF_OK)
         {
             return NGX_CONF_ERROR;
         }
@@ -286,8 +271,6 @@ ngx_http_idem_conf_keep_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         rule->negated = (rule->value.data < last && *rule->value.data == '!');
         rule->value.data += rule->negated;
         rule->value.len = last - rule->value.data;
-
-        *pointer = rule->pointer;
     }
 
     ngx_memzero(&ilcf->keep_options, sizeof(ngx_http_idem_json_options_t));
@@ -367,36 +350,33 @@ ngx_http_idem_body_options(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 
     json->size = NGX_HTTP_IDEM_JSON_SIZE;
     json->depth = NGX_HTTP_IDEM_JSON_DEPTH;
-    json->wanted = conf->wanted->elts;
-    json->nwanted = conf->wanted->nelts;
     json->detail = conf->conflict_detail;
     json->paths = NGX_HTTP_IDEM_JSON_PATHS;
     json->paths_size = NGX_HTTP_IDEM_JSON_PATHS_SIZE;
     json->unordered = canonical->unordered;
 
-    if (canonical->excluded) {
-        json->excluded = canonical->excluded->elts;
-        json->nexcluded = canonical->excluded->nelts;
-    }
-
-    if (conf->redacted) {
-        json->redacted = conf->redacted->elts;
-        json->nredacted = conf->redacted->nelts;
-    }
-
-    if (canonical->included) {
-        json->included = canonical->included->elts;
-        json->nincluded = canonical->included->nelts;
-    }
-
-    if (canonical->names) {
-        conf->form.excluded = canonical->names->elts;
-        conf->form.nexcluded = canonical->names->nelts;
-    }
+    ngx_http_idem_names(conf->wanted, &json->wanted, &json->nwanted);
+    ngx_http_idem_names(canonical->excluded, &json->excluded,
+                        &json->nexcluded);
+    ngx_http_idem_names(conf->redacted, &json->redacted, &json->nredacted);
+    ngx_http_idem_names(canonical->included, &json->included,
+                        &json->nincluded);
 
     conf->form.size = NGX_HTTP_IDEM_FORM_SIZE;
+    conf->form.excluded = json->excluded;
+    conf->form.nexcluded = json->nexcluded;
 
     return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_names(ngx_array_t *array, ngx_str_t **names, ngx_uint_t *n)
+{
+    if (array) {
+        *names = array->elts;
+        *n = array->nelts;
+    }
 }
 
 
@@ -446,9 +426,8 @@ ngx_http_idem_number_keys(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
             continue;
         }
 
-        name = source[i].value.text;
-        name.data += sizeof("json:") - 1;
-        name.len -= sizeof("json:") - 1;
+        (void) ngx_http_idem_conf_option(&source[i].value.text, "json:",
+                                         &name);
 
         source[i].member = ngx_http_idem_want(conf->wanted, &name);
 
@@ -528,8 +507,6 @@ ngx_http_idem_scheme(ngx_http_idem_loc_conf_t *conf)
 {
     u_char                      how[2];
     uint32_t                    crc;
-    ngx_str_t                  *name;
-    ngx_uint_t                  i;
     ngx_http_idem_canonical_t  *canonical;
 
     canonical = conf->fingerprint;
@@ -540,25 +517,27 @@ ngx_http_idem_scheme(ngx_http_idem_loc_conf_t *conf)
     ngx_crc32_init(crc);
     ngx_crc32_update(&crc, how, 2);
 
-    if (canonical->excluded) {
-        name = canonical->excluded->elts;
-
-        for (i = 0; i < canonical->excluded->nelts; i++) {
-            ngx_crc32_update(&crc, name[i].data, name[i].len);
-            ngx_crc32_update(&crc, (u_char *) ",", 1);
-        }
-    }
-
-    if (canonical->included) {
-        name = canonical->included->elts;
-
-        for (i = 0; i < canonical->included->nelts; i++) {
-            ngx_crc32_update(&crc, (u_char *) "+", 1);
-            ngx_crc32_update(&crc, name[i].data, name[i].len);
-        }
-    }
+    ngx_http_idem_scheme_names(&crc, canonical->excluded, "", ",");
+    ngx_http_idem_scheme_names(&crc, canonical->included, "+", "");
 
     ngx_crc32_final(crc);
 
     return crc;
+}
+
+
+static void
+ngx_http_idem_scheme_names(uint32_t *crc, ngx_array_t *names,
+    const char *before, const char *behind)
+{
+    ngx_str_t   *name;
+    ngx_uint_t   i;
+
+    for (i = 0; names && i < names->nelts; i++) {
+        name = (ngx_str_t *) names->elts + i;
+
+        ngx_crc32_update(crc, (u_char *) before, ngx_strlen(before));
+        ngx_crc32_update(crc, name->data, name->len);
+        ngx_crc32_update(crc, (u_char *) behind, ngx_strlen(behind));
+    }
 }

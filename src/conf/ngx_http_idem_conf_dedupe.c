@@ -25,34 +25,19 @@ static char *ngx_http_idem_conf_dedupe_option(ngx_conf_t *cf,
     ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value);
 static char *ngx_http_idem_conf_dedupe_strip(ngx_conf_t *cf,
     ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value, ngx_str_t *list);
-static char *ngx_http_idem_conf_dedupe_choice(ngx_conf_t *cf,
-    ngx_str_t *value, const char *name, ngx_http_idem_choices_t *choices,
-    ngx_http_idem_choice_t *c);
-
-
-static ngx_conf_enum_t  ngx_http_idem_when_names[] = {
-    { ngx_string("missing"), 0 },
-    { ngx_string("always"), 1 },
-    { ngx_null_string, 0 }
-};
 
 
 static ngx_http_idem_choices_t  ngx_http_idem_when = {
-    ngx_http_idem_when_names, 0, 0,
-    "it is \"missing\" or \"always\"", NGX_HTTP_IDEM_UNIT_NONE
-};
-
-
-static ngx_conf_enum_t  ngx_http_idem_action_names[] = {
-    { ngx_string("replay"), 0 },
-    { ngx_string("reject"), 1 },
-    { ngx_null_string, 0 }
+    "it is \"missing\" or \"always\"", NGX_HTTP_IDEM_UNIT_NONE, 0, 0,
+    { { ngx_string("missing"), 0 },
+      { ngx_string("always"), 1 } }
 };
 
 
 static ngx_http_idem_choices_t  ngx_http_idem_action = {
-    ngx_http_idem_action_names, 0, 0,
-    "it is \"replay\" or \"reject\"", NGX_HTTP_IDEM_UNIT_NONE
+    "it is \"replay\" or \"reject\"", NGX_HTTP_IDEM_UNIT_NONE, 0, 0,
+    { { ngx_string("replay"), 0 },
+      { ngx_string("reject"), 1 } }
 };
 
 
@@ -167,33 +152,39 @@ static char *
 ngx_http_idem_conf_dedupe_option(ngx_conf_t *cf,
     ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value)
 {
-    ngx_str_t  list;
+    ngx_str_t                 text;
+    ngx_http_idem_choice_t   *c;
+    ngx_http_idem_choices_t  *choices;
 
     if (ngx_http_idem_conf_is(value, "normalize=url")) {
         dedupe->url = 1;
         return NGX_CONF_OK;
     }
 
-    if (ngx_http_idem_conf_option(value, "strip=", &list)) {
-        return ngx_http_idem_conf_dedupe_strip(cf, dedupe, value, &list);
+    if (ngx_http_idem_conf_option(value, "strip=", &text)) {
+        return ngx_http_idem_conf_dedupe_strip(cf, dedupe, value, &text);
     }
 
-    if (ngx_http_idem_conf_dedupe_choice(cf, value, "window=",
-                                         &ngx_http_idem_positive_times,
-                                         &dedupe->window)
-        != NGX_CONF_OK
-        && ngx_http_idem_conf_dedupe_choice(cf, value, "linger=",
-                                            &ngx_http_idem_positive_times,
-                                            &dedupe->linger)
-           != NGX_CONF_OK
-        && ngx_http_idem_conf_dedupe_choice(cf, value, "when=",
-                                            &ngx_http_idem_when,
-                                            &dedupe->always)
-           != NGX_CONF_OK
-        && ngx_http_idem_conf_dedupe_choice(cf, value, "action=",
-                                            &ngx_http_idem_action,
-                                            &dedupe->reject)
-           != NGX_CONF_OK)
+    c = NULL;
+    choices = &ngx_http_idem_positive_times;
+
+    if (ngx_http_idem_conf_option(value, "window=", &text)) {
+        c = &dedupe->window;
+
+    } else if (ngx_http_idem_conf_option(value, "linger=", &text)) {
+        c = &dedupe->linger;
+
+    } else if (ngx_http_idem_conf_option(value, "when=", &text)) {
+        c = &dedupe->always;
+        choices = &ngx_http_idem_when;
+
+    } else if (ngx_http_idem_conf_option(value, "action=", &text)) {
+        c = &dedupe->reject;
+        choices = &ngx_http_idem_action;
+    }
+
+    if (c == NULL
+        || ngx_http_idem_conf_choose(cf, &text, choices, c) != NGX_OK)
     {
         return ngx_http_idem_conf_invalid(cf, value,
                              "it is \"window=<time>\" or \"linger=<time>\" "
@@ -238,24 +229,6 @@ ngx_http_idem_conf_dedupe_strip(ngx_conf_t *cf,
     }
 
     return NGX_CONF_OK;
-}
-
-
-/* NGX_CONF_ERROR without a message if "value" is none of the choices */
-
-static char *
-ngx_http_idem_conf_dedupe_choice(ngx_conf_t *cf, ngx_str_t *value,
-    const char *name, ngx_http_idem_choices_t *choices,
-    ngx_http_idem_choice_t *c)
-{
-    ngx_str_t  s;
-
-    if (!ngx_http_idem_conf_option(value, name, &s)) {
-        return NGX_CONF_ERROR;
-    }
-
-    return ngx_http_idem_conf_choose(cf, &s, choices, c) == NGX_OK
-           ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 

@@ -96,7 +96,7 @@ ngx_http_idem_conf_log_field(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     u_char                      ch;
     ngx_str_t                  *value;
     ngx_uint_t                  i;
-    ngx_http_idem_log_field_t  *field;
+    ngx_http_idem_log_field_t  *field, *added;
 
     value = cf->args->elts;
 
@@ -126,41 +126,26 @@ ngx_http_idem_conf_log_field(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         }
     }
 
-    if (ilcf->log_fields == NGX_CONF_UNSET_PTR) {
-        ilcf->log_fields = ngx_array_create(cf->pool, 4,
-                                          sizeof(ngx_http_idem_log_field_t));
-        if (ilcf->log_fields == NULL) {
-            return NGX_CONF_ERROR;
-        }
+    added = ngx_http_idem_conf_add(cf, &ilcf->log_fields,
+                                   sizeof(ngx_http_idem_log_field_t));
+    if (added == NULL) {
+        return NGX_CONF_ERROR;
     }
 
-    field = ilcf->log_fields->elts;
-
-    for (i = 0; i < ilcf->log_fields->nelts; i++) {
-        if (ngx_strcmp(field[i].name.data, value[1].data) == 0) {
+    for (field = ilcf->log_fields->elts; field < added; field++) {
+        if (ngx_strcmp(field->name.data, value[1].data) == 0) {
             return "is duplicate";
         }
     }
 
-    if (i == NGX_HTTP_IDEM_LOG_FIELDS) {
+    if (ilcf->log_fields->nelts > NGX_HTTP_IDEM_LOG_FIELDS) {
         return ngx_http_idem_conf_invalid(cf, &value[1],
                              "there are 16 already, and no more can be");
     }
 
-    field = ngx_array_push(ilcf->log_fields);
-    if (field == NULL) {
-        return NGX_CONF_ERROR;
-    }
+    added->name = value[1];
 
-    if (ngx_http_idem_conf_compile(cf, &value[2], &field->value)
-        != NGX_CONF_OK)
-    {
-        return NGX_CONF_ERROR;
-    }
-
-    field->name = value[1];
-
-    return NGX_CONF_OK;
+    return ngx_http_idem_conf_compile(cf, &value[2], &added->value);
 }
 
 
@@ -172,7 +157,7 @@ ngx_http_idem_conf_detail(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
     ngx_int_t   n;
-    ngx_str_t  *value, list, name;
+    ngx_str_t  *value, list;
 
     if (ilcf->conflict_detail != NGX_CONF_UNSET_UINT) {
         return "is duplicate";
@@ -202,22 +187,5 @@ ngx_http_idem_conf_detail(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                              "\"values\"");
     }
 
-    while (ngx_http_idem_conf_next(&list, &name)) {
-
-        if (name.len == 0) {
-            return ngx_http_idem_conf_invalid(cf, &value[2],
-                             "a name is empty");
-        }
-
-        if ((name.data[0] == '/'
-             && ngx_http_idem_conf_pointer(cf, &value[2], &name)
-                != NGX_CONF_OK)
-            || ngx_http_idem_conf_part(cf, &ilcf->redacted, &name)
-               != NGX_CONF_OK)
-        {
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    return NGX_CONF_OK;
+    return ngx_http_idem_conf_parts(cf, &ilcf->redacted, &value[2], &list);
 }

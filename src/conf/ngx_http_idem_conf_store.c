@@ -22,6 +22,7 @@
 #include "store/layers/ngx_http_idem_layers.h"
 
 
+static char *ngx_http_idem_conf_store_name(ngx_conf_t *cf, ngx_str_t *name);
 static char *ngx_http_idem_conf_store_directive(ngx_conf_t *cf,
     ngx_command_t *dummy, void *conf);
 static char *ngx_http_idem_conf_store_unknown(ngx_conf_t *cf,
@@ -45,12 +46,10 @@ ngx_http_idem_conf_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    if (ngx_http_idem_conf_is(&value[1], "on")
-        || ngx_http_idem_conf_is(&value[1], "off"))
-    {
-        return ngx_http_idem_conf_invalid(cf, &value[1],
-                   "a store can't be named so, since \"idempotency on\" and "
-                   "\"idempotency off\" mean something else");
+    rv = ngx_http_idem_conf_store_name(cf, &value[1]);
+
+    if (rv != NGX_CONF_OK) {
+        return rv;
     }
 
     store = ngx_http_idem_conf_get_store(cf, &value[1]);
@@ -104,6 +103,40 @@ ngx_http_idem_conf_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     *cf = save;
 
     return rv;
+}
+
+
+static char *
+ngx_http_idem_conf_store_name(ngx_conf_t *cf, ngx_str_t *name)
+{
+    u_char      ch;
+    ngx_uint_t  i;
+
+    if (ngx_http_idem_conf_is(name, "on")
+        || ngx_http_idem_conf_is(name, "off"))
+    {
+        return ngx_http_idem_conf_invalid(cf, name,
+                   "a store can't be named so, since \"idempotency on\" and "
+                   "\"idempotency off\" mean something else");
+    }
+
+    /* a name is in addresses, labels and JSON */
+
+    for (i = 0; i < name->len; i++) {
+        ch = name->data[i];
+
+        if (ch < 0x20 || ch > 0x7e || ch == '"' || ch == '\\' || ch == '/') {
+            break;
+        }
+    }
+
+    if (name->len == 0 || i < name->len) {
+        return ngx_http_idem_conf_invalid(cf, name,
+                   "the name of a store is ASCII, and has no quote, no "
+                   "backslash and no slash in it");
+    }
+
+    return NGX_CONF_OK;
 }
 
 

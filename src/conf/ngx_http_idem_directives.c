@@ -21,29 +21,27 @@
 
 static ngx_uint_t ngx_http_idem_conf_is_name(ngx_str_t *value,
     ngx_uint_t method);
-static char *ngx_http_idem_conf_add_statuses(ngx_conf_t *cf,
-    ngx_http_idem_statuses_t *statuses, ngx_str_t *value, ngx_uint_t n);
-static char *ngx_http_idem_conf_status(ngx_conf_t *cf,
-    ngx_http_idem_statuses_t *statuses, ngx_str_t *value);
+static char *ngx_http_idem_conf_status(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_http_idem_statuses_t *in, ngx_http_idem_statuses_t *out);
 
 
 ngx_http_idem_choices_t  ngx_http_idem_times = {
-    NULL, 0, 0,
-    "it is a time, as 24h or 30s or 500ms", NGX_HTTP_IDEM_UNIT_TIME
+    "it is a time, as 24h or 30s or 500ms", NGX_HTTP_IDEM_UNIT_TIME, 0, 0,
+    { { ngx_null_string, 0 } }
 };
 
 
 /* with a TTL or a lease of 0, retries would run again */
 
 ngx_http_idem_choices_t  ngx_http_idem_positive_times = {
-    NULL, 1, 0,
-    "it is a time above 0, as 24h or 30s or 500ms", NGX_HTTP_IDEM_UNIT_TIME
+    "it is a time above 0, as 24h or 30s or 500ms", NGX_HTTP_IDEM_UNIT_TIME,
+    1, 0, { { ngx_null_string, 0 } }
 };
 
 
 ngx_http_idem_choices_t  ngx_http_idem_sizes = {
-    NULL, 0, 0,
-    "it is a size, as 64k or 1m", NGX_HTTP_IDEM_UNIT_SIZE
+    "it is a size, as 64k or 1m", NGX_HTTP_IDEM_UNIT_SIZE, 0, 0,
+    { { ngx_null_string, 0 } }
 };
 
 
@@ -116,10 +114,8 @@ ngx_http_idem_conf_values(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     char  *p = conf;
 
-    ngx_str_t               *value;
-    ngx_uint_t               i;
-    ngx_array_t            **values;
-    ngx_http_idem_value_t   *compiled;
+    ngx_str_t     *value;
+    ngx_array_t  **values;
 
     values = (ngx_array_t **) (p + cmd->offset);
 
@@ -129,19 +125,8 @@ ngx_http_idem_conf_values(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    for (i = 1; i < cf->args->nelts; i++) {
-        compiled = ngx_http_idem_conf_add(cf, values,
-                                          sizeof(ngx_http_idem_value_t));
-
-        if (compiled == NULL
-            || ngx_http_idem_conf_compile(cf, &value[i], compiled)
-               != NGX_CONF_OK)
-        {
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    return NGX_CONF_OK;
+    return ngx_http_idem_conf_compile_all(cf, &value[1], cf->args->nelts - 1,
+                                          values);
 }
 
 
@@ -161,14 +146,11 @@ ngx_http_idem_conf_value(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return "is duplicate";
     }
 
-    *compiled = ngx_palloc(cf->pool, sizeof(ngx_http_idem_value_t));
-    if (*compiled == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
     value = cf->args->elts;
 
-    return ngx_http_idem_conf_compile(cf, &value[1], *compiled);
+    *compiled = ngx_http_idem_conf_compiled(cf, &value[1]);
+
+    return *compiled ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 
@@ -307,12 +289,9 @@ ngx_http_idem_conf_group(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_OK;
     }
 
-    ilcf->group_value = ngx_palloc(cf->pool, sizeof(ngx_http_idem_value_t));
-    if (ilcf->group_value == NULL) {
-        return NGX_CONF_ERROR;
-    }
+    ilcf->group_value = ngx_http_idem_conf_compiled(cf, &value[1]);
 
-    return ngx_http_idem_conf_compile(cf, &value[1], ilcf->group_value);
+    return ilcf->group_value ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 
@@ -446,7 +425,7 @@ ngx_http_idem_statuses_t *
 ngx_http_idem_conf_statuses(ngx_conf_t *cf, ngx_str_t *value, ngx_uint_t n)
 {
     ngx_uint_t                 i;
-    ngx_http_idem_statuses_t  *statuses;
+    ngx_http_idem_statuses_t  *statuses, out;
 
     /* without the statuses that may change on a retry */
 
@@ -454,8 +433,10 @@ ngx_http_idem_conf_statuses(ngx_conf_t *cf, ngx_str_t *value, ngx_uint_t n)
         ngx_string("2xx"), ngx_string("3xx"), ngx_string("4xx"),
         ngx_string("!401"), ngx_string("!403"), ngx_string("!407"),
         ngx_string("!408"), ngx_string("!409"), ngx_string("!423"),
-        ngx_string("!425"), ngx_string("!429")
+        ngx_string("!425"), ngx_string("!429"), ngx_null_string
     };
+
+    ngx_memzero(&out, sizeof(ngx_http_idem_statuses_t));
 
     statuses = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_statuses_t));
     if (statuses == NULL) {
@@ -464,60 +445,42 @@ ngx_http_idem_conf_statuses(ngx_conf_t *cf, ngx_str_t *value, ngx_uint_t n)
 
     for (i = 0; i < n && value[i].data[0] == '!'; i++) { /* void */ }
 
-    if (i == n
-        && ngx_http_idem_conf_add_statuses(cf, statuses, kept,
-                                           sizeof(kept) / sizeof(kept[0]))
-           != NGX_CONF_OK)
-    {
-        return NULL;
+    if (i == n) {
+        for (i = 0; kept[i].len; i++) {
+            (void) ngx_http_idem_conf_status(cf, &kept[i], statuses, &out);
+        }
     }
 
-    if (ngx_http_idem_conf_add_statuses(cf, statuses, value, n)
-        != NGX_CONF_OK)
-    {
-        return NULL;
+    for (i = 0; i < n; i++) {
+        if (ngx_http_idem_conf_status(cf, &value[i], statuses, &out)
+            != NGX_CONF_OK)
+        {
+            return NULL;
+        }
+    }
+
+    for (i = 0; i < 32; i++) {
+        statuses->bits[i] &= ~out.bits[i];
     }
 
     return statuses;
 }
 
 
-/* adds the kept statuses first, then removes those with "!", in any order */
+/* those with "!" are "out" */
 
 static char *
-ngx_http_idem_conf_add_statuses(ngx_conf_t *cf,
-    ngx_http_idem_statuses_t *statuses, ngx_str_t *value, ngx_uint_t n)
+ngx_http_idem_conf_status(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_http_idem_statuses_t *in, ngx_http_idem_statuses_t *out)
 {
-    ngx_uint_t  i, pass;
-
-    for (pass = 0; pass < 2; pass++) {
-        for (i = 0; i < n; i++) {
-
-            if ((value[i].data[0] == '!') == pass
-                && ngx_http_idem_conf_status(cf, statuses, &value[i])
-                   != NGX_CONF_OK)
-            {
-                return NGX_CONF_ERROR;
-            }
-        }
-    }
-
-    return NGX_CONF_OK;
-}
-
-
-static char *
-ngx_http_idem_conf_status(ngx_conf_t *cf,
-    ngx_http_idem_statuses_t *statuses, ngx_str_t *value)
-{
-    u_char     *p;
-    ngx_uint_t  first, last, out;
+    u_char      *p;
+    ngx_uint_t   first, last;
 
     p = value->data;
-    out = (*p == '!');
 
-    if (out) {
+    if (*p == '!') {
         p++;
+        in = out;
     }
 
     if (ngx_strcmp(p, "any") == 0) {
@@ -542,11 +505,7 @@ ngx_http_idem_conf_status(ngx_conf_t *cf,
     }
 
     for ( /* void */ ; first <= last; first++) {
-        if (out) {
-            statuses->bits[first / 32] &= ~((uint32_t) 1 << (first % 32));
-        } else {
-            statuses->bits[first / 32] |= (uint32_t) 1 << (first % 32);
-        }
+        in->bits[first / 32] |= (uint32_t) 1 << (first % 32);
     }
 
     return NGX_CONF_OK;
@@ -649,6 +608,32 @@ ngx_http_idem_conf_part(ngx_conf_t *cf, ngx_array_t **names, ngx_str_t *name)
     }
 
     *s = *name;
+
+    return NGX_CONF_OK;
+}
+
+
+/* a list of names and JSON Pointers that is separated by commas */
+
+char *
+ngx_http_idem_conf_parts(ngx_conf_t *cf, ngx_array_t **names,
+    ngx_str_t *value, ngx_str_t *list)
+{
+    ngx_str_t  name;
+
+    while (ngx_http_idem_conf_next(list, &name)) {
+
+        if (name.len == 0) {
+            return ngx_http_idem_conf_invalid(cf, value, "a name is empty");
+        }
+
+        if ((name.data[0] == '/'
+             && ngx_http_idem_conf_pointer(cf, value, &name) != NGX_CONF_OK)
+            || ngx_http_idem_conf_part(cf, names, &name) != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
 
     return NGX_CONF_OK;
 }

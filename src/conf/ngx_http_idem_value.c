@@ -79,6 +79,40 @@ ngx_http_idem_conf_compile(ngx_conf_t *cf, ngx_str_t *text,
 }
 
 
+ngx_http_idem_value_t *
+ngx_http_idem_conf_compiled(ngx_conf_t *cf, ngx_str_t *text)
+{
+    ngx_http_idem_value_t  *value;
+
+    value = ngx_palloc(cf->pool, sizeof(ngx_http_idem_value_t));
+
+    return value && ngx_http_idem_conf_compile(cf, text, value) == NGX_CONF_OK
+           ? value : NULL;
+}
+
+
+char *
+ngx_http_idem_conf_compile_all(ngx_conf_t *cf, ngx_str_t *text, ngx_uint_t n,
+    ngx_array_t **values)
+{
+    ngx_uint_t              i;
+    ngx_http_idem_value_t  *value;
+
+    for (i = 0; i < n; i++) {
+        value = ngx_http_idem_conf_add(cf, values,
+                                       sizeof(ngx_http_idem_value_t));
+
+        if (value == NULL
+            || ngx_http_idem_conf_compile(cf, &text[i], value) != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
 /* NGX_DECLINED if the text is more, or other, than one header */
 
 static ngx_int_t
@@ -571,7 +605,7 @@ ngx_http_idem_choice_parse(ngx_http_idem_choices_t *choices, ngx_str_t *value)
 
     /* in any case, as nginx's own "on" and "off" */
 
-    for (e = choices->names; e && e->name.len; e++) {
+    for (e = choices->names; e->name.len; e++) {
         if (e->name.len == value->len
             && ngx_strncasecmp(e->name.data, value->data, value->len) == 0)
         {

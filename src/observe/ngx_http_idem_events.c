@@ -16,12 +16,10 @@
 
 #include <openssl/rand.h>
 
+#include "ngx_http_idem_utf8.h"
 #include "observe/ngx_http_idem_events.h"
 #include "observe/ngx_http_idem_history.h"
 
-
-/* limit of a string */
-#define NGX_HTTP_IDEM_LINE_STRING  128
 
 /* the end of the year 9999, ms */
 #define NGX_HTTP_IDEM_LINE_TIME_MAX  253402300799999ULL
@@ -132,23 +130,67 @@ void
 ngx_http_idem_line_string(ngx_http_idem_line_t *line, const char *name,
     ngx_str_t *s)
 {
-    u_char   c, *p;
-    size_t   i, len;
+    u_char     text[NGX_HTTP_IDEM_LINE_STRING];
+    ngx_str_t  value;
 
-    len = ngx_min(s->len, NGX_HTTP_IDEM_LINE_STRING);
+    value.data = text;
+    value.len = ngx_http_idem_line_text(text, s) - text;
 
-    p = ngx_slprintf(line->p, line->last, ",\"%s\":\"", name);
+    /* a member that does not fit is left out: half of one is no JSON */
 
-    for (i = 0; i < len && p < line->last - 1; i++) {
-        c = s->data[i];
-        *p++ = (c < 0x20 || c > 0x7e || c == '"' || c == '\\') ? '_' : c;
+    if (line->last - line->p
+        >= (ssize_t) (ngx_strlen(name) + 2 * value.len + sizeof(",\"\":\"\"")))
+    {
+        line->p = ngx_sprintf(line->p, ",\"%s\":\"", name);
+        line->p = ngx_http_idem_line_escape(line->p, &value);
+        *line->p++ = '"';
+    }
+}
+
+
+u_char *
+ngx_http_idem_line_text(u_char *dst, ngx_str_t *s)
+{
+    size_t   n;
+    u_char  *p, *last;
+
+    last = s->data + ngx_min(s->len, NGX_HTTP_IDEM_LINE_STRING);
+
+    for (p = s->data; p < last; p += n) {
+        n = ngx_http_idem_utf8_len(p, last);
+
+        /* U+0080 to U+009F are control characters, too */
+
+        if (n == 0 || *p < 0x20 || *p == 0x7f
+            || (*p == 0xc2 && p[1] < 0xa0))
+        {
+            n = 1;
+            *dst++ = '_';
+            continue;
+        }
+
+        dst = ngx_cpymem(dst, p, n);
     }
 
-    if (p < line->last) {
-        *p++ = '"';
+    return dst;
+}
+
+
+u_char *
+ngx_http_idem_line_escape(u_char *dst, ngx_str_t *s)
+{
+    size_t  i;
+
+    for (i = 0; i < s->len; i++) {
+
+        if (s->data[i] == '"' || s->data[i] == '\\') {
+            *dst++ = '\\';
+        }
+
+        *dst++ = s->data[i];
     }
 
-    line->p = p;
+    return dst;
 }
 
 

@@ -48,7 +48,10 @@ typedef enum {
 
 /* all members have a limited length, including the operator's own, of which
    there are 16 at most */
-#define NGX_HTTP_IDEM_LINE_LEN  6144
+#define NGX_HTTP_IDEM_LINE_LEN     6144
+
+/* limit of a string in it */
+#define NGX_HTTP_IDEM_LINE_STRING  128
 
 
 /* a line that is being built; members that do not fit are truncated */
@@ -73,8 +76,7 @@ typedef struct {
 ngx_int_t ngx_http_idem_line_start(ngx_http_idem_line_t *line,
     ngx_http_idem_log_t *log, ngx_http_idem_event_e event, ngx_str_t *store);
 
-/* adds a member; strings are truncated, and characters that JSON would escape
-   become '_' */
+/* adds a member, as ..._text() leaves it */
 void ngx_http_idem_line_string(ngx_http_idem_line_t *line, const char *name,
     ngx_str_t *s);
 void ngx_http_idem_line_word(ngx_http_idem_line_t *line, const char *name,
@@ -88,6 +90,13 @@ void ngx_http_idem_line_time(ngx_http_idem_line_t *line, const char *name,
     uint64_t msec);
 
 void ngx_http_idem_line_write(ngx_http_idem_line_t *line);
+
+/* a string as events have it: truncated, with '_' for control characters and
+   bytes that are not UTF-8; "dst" has room for NGX_HTTP_IDEM_LINE_STRING */
+u_char *ngx_http_idem_line_text(u_char *dst, ngx_str_t *s);
+
+/* and as it stands in a line; at most twice as long */
+u_char *ngx_http_idem_line_escape(u_char *dst, ngx_str_t *s);
 
 
 #endif /* _NGX_HTTP_IDEM_EVENTS_H_INCLUDED_ */

@@ -48,6 +48,7 @@
 typedef struct {
     u_char                  text[NGX_HTTP_IDEM_REPEATED_LEN];
     size_t                  len;                /* 0: free                  */
+    ngx_uint_t              level;
     ngx_uint_t              more;
     ngx_event_t             timer;
 } ngx_http_idem_repeated_t;
@@ -576,7 +577,8 @@ ngx_http_idem_log_exit_process(ngx_queue_t *logs)
 
 
 void
-ngx_http_idem_log_repeated(ngx_log_t *log, ngx_str_t *line)
+ngx_http_idem_log_repeated(ngx_uint_t level, ngx_log_t *log, ngx_str_t *line,
+    u_char *record)
 {
     size_t                     len;
     ngx_uint_t                 i;
@@ -598,7 +600,12 @@ ngx_http_idem_log_repeated(ngx_log_t *log, ngx_str_t *line)
         }
     }
 
-    ngx_log_error(NGX_LOG_ERR, log, 0, "%V", line);
+    if (record) {
+        ngx_log_error(level, log, 0, "%V, record %*xs", line, (size_t) 8,
+                      record);
+    } else {
+        ngx_log_error(level, log, 0, "%V", line);
+    }
 
     if (vacant == NULL || len == 0) {
         return;
@@ -606,6 +613,7 @@ ngx_http_idem_log_repeated(ngx_log_t *log, ngx_str_t *line)
 
     ngx_memcpy(vacant->text, line->data, len);
     vacant->len = len;
+    vacant->level = level;
     vacant->more = 0;
 
     vacant->timer.handler = ngx_http_idem_log_repeated_handler;
@@ -629,7 +637,7 @@ ngx_http_idem_log_repeated_handler(ngx_event_t *ev)
         return;
     }
 
-    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+    ngx_log_error(r->level, ngx_cycle->log, 0,
                   "%*s: %ui more in the last second", r->len, r->text,
                   r->more);
 

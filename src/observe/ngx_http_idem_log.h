@@ -102,9 +102,11 @@ ngx_uint_t ngx_http_idem_log_lines(u_char *p, size_t len);
 
 /*
  * Writes a line to the error log that every request may repeat: the first one
- * is written, and then, once a second, the number of repetitions.
+ * is written, with its record if that is not NULL, and then, once a second,
+ * the number of repetitions.
  */
-void ngx_http_idem_log_repeated(ngx_log_t *log, ngx_str_t *line);
+void ngx_http_idem_log_repeated(ngx_uint_t level, ngx_log_t *log,
+    ngx_str_t *line, u_char *record);
 
 /* in each worker; "logs" are all logs of the configuration */
 ngx_int_t ngx_http_idem_log_init_process(ngx_cycle_t *cycle,

@@ -624,7 +624,7 @@ ngx_http_idem_record_header(const u_char *p, const u_char *last,
 
     /* an unknown kind of a newer version is a plain header */
 
-    header->kind = (kind > NGX_HTTP_IDEM_HEADER_LINK)
+    header->kind = (kind > NGX_HTTP_IDEM_HEADER_CHARSET)
                    ? NGX_HTTP_IDEM_HEADER_PLAIN : kind;
 
     header->name.data = (u_char *) p + NGX_HTTP_IDEM_RECORD_HEADER_MIN;

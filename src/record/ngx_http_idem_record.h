@@ -36,6 +36,32 @@
 #define NGX_HTTP_IDEM_TARGET_LEN       8
 
 
+/* reads the id of a record; NGX_DECLINED: "hex" is not one */
+
+static ngx_inline ngx_int_t
+ngx_http_idem_id_parse(u_char *hex, size_t len, u_char *id)
+{
+    ngx_int_t   n;
+    ngx_uint_t  i;
+
+    if (len != 2 * NGX_HTTP_IDEM_ID_LEN) {
+        return NGX_DECLINED;
+    }
+
+    for (i = 0; i < NGX_HTTP_IDEM_ID_LEN; i++) {
+        n = ngx_hextoi(hex + 2 * i, 2);
+
+        if (n == NGX_ERROR) {
+            return NGX_DECLINED;
+        }
+
+        id[i] = (u_char) n;
+    }
+
+    return NGX_OK;
+}
+
+
 typedef enum {
     NGX_HTTP_IDEM_IN_PROGRESS = 1,
     NGX_HTTP_IDEM_COMPLETED,
@@ -94,7 +120,8 @@ typedef enum {
     NGX_HTTP_IDEM_HEADER_ACCEPT_RANGES,
     NGX_HTTP_IDEM_HEADER_REFRESH,
     NGX_HTTP_IDEM_HEADER_CONTENT_TYPE,
-    NGX_HTTP_IDEM_HEADER_LINK
+    NGX_HTTP_IDEM_HEADER_LINK,
+    NGX_HTTP_IDEM_HEADER_CHARSET               /* X-Accel-Charset          */
 } ngx_http_idem_header_e;
 
 

@@ -41,6 +41,8 @@
 
 #include <hiredis/hiredis.h>
 
+#include "ngx_housekeeping.h"
+
 
 #define NGX_REDIS_ERROR_LEN    256
 
@@ -579,13 +581,6 @@ void ngx_redis_replicas_hurry(ngx_redis_conn_t *conn);
 void ngx_redis_replicas_cover(ngx_redis_conn_t *conn);
 
 /* ..._connection.c */
-
-void ngx_redis_event_init(ngx_event_t *ev, ngx_event_handler_pt handler,
-    void *data);
-void ngx_redis_event_stop(ngx_event_t *ev);
-
-/* sets a timer, or moves it if it would expire later than after "delay" */
-void ngx_redis_event_within(ngx_event_t *ev, ngx_msec_t delay);
 
 void ngx_redis_conn_init(ngx_redis_conn_t *conn, ngx_redis_t *redis,
     ngx_redis_node_t *node);

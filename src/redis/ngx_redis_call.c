@@ -625,7 +625,7 @@ ngx_redis_init(ngx_redis_t *redis)
     ngx_queue_init(&redis->waiting);
     ngx_queue_init(&redis->later);
 
-    ngx_redis_event_init(&redis->later_timer, ngx_redis_later_handler, redis);
+    ngx_housekeeping_init(&redis->later_timer, ngx_redis_later_handler, redis);
 
     redis->topology = redis->cluster ? &ngx_redis_cluster
                       : redis->sentinels.nelts ? &ngx_redis_sentinel
@@ -646,7 +646,7 @@ ngx_redis_exit(ngx_redis_t *redis)
     }
 
     ngx_redis_control_exit(redis);
-    ngx_redis_event_stop(&redis->later_timer);
+    ngx_housekeeping_stop(&redis->later_timer);
     ngx_redis_forget(&redis->waiting);
     ngx_redis_forget(&redis->later);
 

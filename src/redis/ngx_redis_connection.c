@@ -60,53 +60,9 @@ ngx_redis_conn_init(ngx_redis_conn_t *conn, ngx_redis_t *redis,
     ngx_queue_init(&conn->covered);
     ngx_queue_init(&conn->bulks);
 
-    ngx_redis_event_init(&conn->flush, ngx_redis_flush_handler, conn);
-    ngx_redis_event_init(&conn->timer, ngx_redis_timer_handler, conn);
-    ngx_redis_event_init(&conn->probe, ngx_redis_probe_handler, conn);
-}
-
-
-/* the calls have timers of their own, so no timer of the client keeps a worker
-   from exiting */
-
-void
-ngx_redis_event_init(ngx_event_t *ev, ngx_event_handler_pt handler, void *data)
-{
-    ev->handler = handler;
-    ev->data = data;
-    ev->log = ngx_cycle->log;
-    ev->cancelable = 1;
-}
-
-
-void
-ngx_redis_event_stop(ngx_event_t *ev)
-{
-    if (ev->timer_set) {
-        ngx_del_timer(ev);
-    }
-
-    if (ev->posted) {
-        ngx_delete_posted_event(ev);
-    }
-}
-
-
-void
-ngx_redis_event_within(ngx_event_t *ev, ngx_msec_t delay)
-{
-    if (ev->timer_set) {
-
-        if ((ngx_msec_int_t) (ev->timer.key - ngx_current_msec)
-            <= (ngx_msec_int_t) delay)
-        {
-            return;
-        }
-
-        ngx_del_timer(ev);
-    }
-
-    ngx_add_timer(ev, delay);
+    ngx_housekeeping_init(&conn->flush, ngx_redis_flush_handler, conn);
+    ngx_housekeeping_init(&conn->timer, ngx_redis_timer_handler, conn);
+    ngx_housekeeping_init(&conn->probe, ngx_redis_probe_handler, conn);
 }
 
 
@@ -114,7 +70,7 @@ void
 ngx_redis_flush(ngx_redis_conn_t *conn)
 {
     if (conn->state == NGX_REDIS_BACKOFF && !ngx_queue_empty(&conn->unsent)) {
-        ngx_redis_event_within(&conn->timer, NGX_REDIS_BACKOFF_QUEUED);
+        ngx_housekeeping_within(&conn->timer, NGX_REDIS_BACKOFF_QUEUED);
     }
 
     ngx_post_event(&conn->flush, &ngx_posted_events);
@@ -336,8 +292,8 @@ ngx_redis_close(ngx_redis_conn_t *conn)
 
     ngx_redis_probe_stop(conn);
 
-    ngx_redis_event_stop(&conn->timer);
-    ngx_redis_event_stop(&conn->flush);
+    ngx_housekeeping_stop(&conn->timer);
+    ngx_housekeeping_stop(&conn->flush);
     ngx_redis_bulk_close(conn);
 
     if (conn->reader) {

@@ -71,8 +71,8 @@ ngx_redis_control_init(ngx_redis_t *redis, const ngx_redis_query_t *query)
     control->last = ngx_current_msec - NGX_REDIS_INTERVAL;
     control->wanted = 1;
 
-    ngx_redis_event_init(&control->timer, ngx_redis_control_handler, redis);
-    ngx_redis_event_init(&redis->silence, ngx_redis_control_silence, redis);
+    ngx_housekeeping_init(&control->timer, ngx_redis_control_handler, redis);
+    ngx_housekeeping_init(&redis->silence, ngx_redis_control_silence, redis);
 
     ngx_post_event(&control->timer, &ngx_posted_events);
 }
@@ -89,10 +89,10 @@ ngx_redis_control_exit(ngx_redis_t *redis)
         return;
     }
 
-    ngx_redis_event_stop(&control->timer);
-    ngx_redis_event_stop(&redis->silence);
-    ngx_redis_event_stop(&redis->renewed);
-    ngx_redis_event_stop(&redis->promoting);
+    ngx_housekeeping_stop(&control->timer);
+    ngx_housekeeping_stop(&redis->silence);
+    ngx_housekeeping_stop(&redis->renewed);
+    ngx_housekeeping_stop(&redis->promoting);
     ngx_redis_close(&control->conn);
 }
 
@@ -467,5 +467,5 @@ ngx_redis_control_plan(ngx_redis_t *redis, ngx_msec_t delay)
 
     delay += ngx_random() % (delay / 4 + 1);
 
-    ngx_redis_event_within(ev, delay);
+    ngx_housekeeping_within(ev, delay);
 }

@@ -189,7 +189,7 @@ ngx_redis_node_create(ngx_redis_t *redis, ngx_str_t *name, ngx_str_t *host,
         node->conns[i].waits = (i >= node->nconns);
     }
 
-    ngx_redis_event_init(&node->destroy, ngx_redis_node_destroy, node);
+    ngx_housekeeping_init(&node->destroy, ngx_redis_node_destroy, node);
 
     if (redis->hooks->node(node) != NGX_OK) {
         goto failed;
@@ -405,7 +405,7 @@ ngx_redis_nodes_exit(ngx_redis_t *redis)
         q = ngx_queue_head(&redis->retired);
         node = ngx_queue_data(q, ngx_redis_node_t, queue);
 
-        ngx_redis_event_stop(&node->destroy);
+        ngx_housekeeping_stop(&node->destroy);
         ngx_redis_node_destroy(&node->destroy);
     }
 

@@ -57,7 +57,7 @@ ngx_redis_probe_stop(ngx_redis_conn_t *conn)
 {
     ngx_uint_t  i;
 
-    ngx_redis_event_stop(&conn->probe);
+    ngx_housekeeping_stop(&conn->probe);
 
     for (i = 0; i < NGX_REDIS_PROBES; i++) {
         if (conn->probes[i]) {

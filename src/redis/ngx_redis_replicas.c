@@ -216,7 +216,7 @@ ngx_redis_replicas_replied(ngx_redis_conn_t *conn, redisReply *reply)
 
     conn->awaiting = 0;
 
-    ngx_redis_event_stop(&conn->timer);
+    ngx_housekeeping_stop(&conn->timer);
 
     /* if no write preceded this WAIT, it does not cover the early calls: they
        wait for the next one */

@@ -129,7 +129,7 @@ ngx_redis_resolve_exit(ngx_redis_node_t *node)
         node->resolving = NULL;
     }
 
-    ngx_redis_event_stop(&node->resolve_timer);
+    ngx_housekeeping_stop(&node->resolve_timer);
 }
 
 
@@ -299,8 +299,8 @@ ngx_redis_has_addr(ngx_redis_node_t *node, struct sockaddr *sockaddr,
 static void
 ngx_redis_resolve_again(ngx_redis_node_t *node, ngx_msec_t delay)
 {
-    ngx_redis_event_init(&node->resolve_timer, ngx_redis_resolve_timer, node);
-    ngx_redis_event_within(&node->resolve_timer, delay);
+    ngx_housekeeping_init(&node->resolve_timer, ngx_redis_resolve_timer, node);
+    ngx_housekeeping_within(&node->resolve_timer, delay);
 }
 
 
@@ -340,7 +340,7 @@ ngx_redis_resolved_conn(ngx_redis_conn_t *conn)
         return;
     }
 
-    ngx_redis_event_stop(&conn->timer);
+    ngx_housekeeping_stop(&conn->timer);
     ngx_redis_connect(conn);
 }
 

@@ -115,7 +115,7 @@ ngx_redis_sentinel_init(ngx_redis_t *redis)
         }
     }
 
-    ngx_redis_event_init(&redis->renewed, ngx_redis_sentinel_renewed, redis);
+    ngx_housekeeping_init(&redis->renewed, ngx_redis_sentinel_renewed, redis);
 
     /* the master in shared memory may be outdated: query the sentinels
        first */
@@ -428,7 +428,7 @@ ngx_redis_sentinel_adopt(ngx_redis_t *redis, ngx_str_t *host, in_port_t port)
                   "%V: the master \"%V\" is at %V",
                   &redis->label, &redis->master_name, &node->name);
 
-    ngx_redis_event_stop(&redis->promoting);
+    ngx_housekeeping_stop(&redis->promoting);
 
     old = redis->master;
 

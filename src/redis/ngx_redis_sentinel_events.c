@@ -81,7 +81,7 @@ ngx_redis_events_init(ngx_redis_node_t *sentinel)
 
     sentinel->events = conn;
 
-    ngx_redis_event_init(&sentinel->events_timer, ngx_redis_events_connect,
+    ngx_housekeeping_init(&sentinel->events_timer, ngx_redis_events_connect,
                          conn);
     ngx_post_event(&sentinel->events_timer, &ngx_posted_events);
 
@@ -96,7 +96,7 @@ ngx_redis_events_exit(ngx_redis_node_t *sentinel)
         return;
     }
 
-    ngx_redis_event_stop(&sentinel->events_timer);
+    ngx_housekeeping_stop(&sentinel->events_timer);
     ngx_redis_close(sentinel->events);
 }
 
@@ -197,7 +197,7 @@ ngx_redis_events_promoting(ngx_redis_t *redis, ngx_str_t *text)
                   "about to be replaced", &redis->label,
                   &redis->master_name, &master->name);
 
-    ngx_redis_event_init(&redis->promoting, ngx_redis_events_promoted, redis);
+    ngx_housekeeping_init(&redis->promoting, ngx_redis_events_promoted, redis);
     ngx_add_timer(&redis->promoting, NGX_REDIS_PROMOTING);
 }
 

@@ -30,6 +30,8 @@ static ngx_int_t ngx_http_idem_no_key(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t body);
 static ngx_int_t ngx_http_idem_key_check(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t text);
+static ngx_int_t ngx_http_idem_key_invalid(ngx_http_idem_ctx_t *ctx,
+    const char *reason);
 static ngx_int_t ngx_http_idem_key_member(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t i);
 
@@ -215,9 +217,8 @@ ngx_http_idem_key(ngx_http_request_t *r,
             h = ngx_http_idem_request_header(r, &value->header, &n);
 
             if (n > 1) {
-                ctx->answer.reason = "was sent more than once";
-                return ngx_http_idem_refuse(r, ctx,
-                                    NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
+                return ngx_http_idem_key_invalid(ctx,
+                                                 "was sent more than once");
             }
 
             empty |= n;
@@ -245,9 +246,7 @@ ngx_http_idem_key(ngx_http_request_t *r,
     }
 
     if (empty) {
-        ctx->answer.reason = "is empty";
-        return ngx_http_idem_refuse(r, ctx,
-                                    NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
+        return ngx_http_idem_key_invalid(ctx, "is empty");
     }
 
     return ngx_http_idem_no_key(r, ctx, body);
@@ -291,10 +290,9 @@ ngx_http_idem_no_key(ngx_http_request_t *r,
          * nginx has no $request_body for a body in a file: it may have a key
          */
 
-        ctx->answer.reason = "is looked for in the body, which is too large "
-                             "for it";
-        return ngx_http_idem_refuse(r, ctx,
-                                    NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
+        return ngx_http_idem_key_invalid(ctx,
+                                         "is looked for in the body, which "
+                                         "is too large for it");
     }
 
     if (!body && !warned && ngx_http_idem_value_too_early(r)) {
@@ -315,8 +313,7 @@ ngx_http_idem_no_key(ngx_http_request_t *r,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
 
     default: /* 1 */
-        return ngx_http_idem_refuse(r, ctx,
-                                    NGX_HTTP_IDEM_PROBLEM_KEY_MISSING);
+        return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_KEY_MISSING);
     }
 }
 
@@ -338,11 +335,18 @@ ngx_http_idem_key_check(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
                                 buf, &ctx->key, &ctx->answer.reason)
         != NGX_OK)
     {
-        return ngx_http_idem_refuse(r, ctx,
-                                    NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
+        return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
     }
 
     return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_key_invalid(ngx_http_idem_ctx_t *ctx, const char *reason)
+{
+    ctx->answer.reason = reason;
+    return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
 }
 
 
@@ -361,9 +365,7 @@ ngx_http_idem_key_member(ngx_http_request_t *r,
     member = ngx_http_idem_json_member(ctx->body.json, i);
 
     if (member->count > 1) {
-        ctx->answer.reason = "was sent more than once";
-        return ngx_http_idem_refuse(r, ctx,
-                                    NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
+        return ngx_http_idem_key_invalid(ctx, "was sent more than once");
     }
 
     switch (member->kind) {
@@ -377,24 +379,19 @@ ngx_http_idem_key_member(ngx_http_request_t *r,
         break;
 
     default:
-        ctx->answer.reason = "is neither a string nor a number";
-        return ngx_http_idem_refuse(r, ctx,
-                                    NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
+        return ngx_http_idem_key_invalid(ctx,
+                                         "is neither a string nor a number");
     }
 
     if (member->value.len == 0) {
-        ctx->answer.reason = "is empty";
-        return ngx_http_idem_refuse(r, ctx,
-                                    NGX_HTTP_IDEM_PROBLEM_KEY_INVALID);
+        return ngx_http_idem_key_invalid(ctx, "is empty");
     }
 
     ctx->sent_key.len = member->value.len;
-    ctx->sent_key.data = ngx_pnalloc(r->pool, member->value.len);
+    ctx->sent_key.data = ngx_pstrdup(r->pool, (ngx_str_t *) &member->value);
     if (ctx->sent_key.data == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
-
-    ngx_memcpy(ctx->sent_key.data, member->value.data, member->value.len);
 
     return ngx_http_idem_key_check(r, ctx,
                               member->kind == NGX_HTTP_IDEM_JSON_STRING);

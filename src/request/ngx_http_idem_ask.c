@@ -33,7 +33,6 @@ static void ngx_http_idem_ask_save(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_ask_uri(ngx_http_request_t *r, ngx_str_t *path,
     ngx_str_t *args);
-static ngx_int_t ngx_http_idem_ask_line(ngx_http_request_t *r);
 static void ngx_http_idem_ask_host(ngx_http_request_t *r, ngx_str_t *host,
     ngx_str_t *http_host);
 static void ngx_http_idem_ask_own(ngx_http_request_t *r,
@@ -185,7 +184,15 @@ ngx_http_idem_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     ngx_http_idem_ask_forget(r);
 
-    return ctx->repeat.differs ? ngx_http_idem_ask_line(r) : NGX_OK;
+    if (!ctx->repeat.differs) {
+        return NGX_OK;
+    }
+
+    return ngx_http_idem_print(r->pool, &r->request_line,
+                               r->method_name.len + r->unparsed_uri.len
+                               + r->http_protocol.len + 2,
+                               "%V %V %V", &r->method_name, &r->unparsed_uri,
+                               &r->http_protocol);
 }
 
 
@@ -233,36 +240,6 @@ ngx_http_idem_ask_uri(ngx_http_request_t *r, ngx_str_t *path, ngx_str_t *args)
     }
 
     uri->len = p - uri->data;
-
-    return NGX_OK;
-}
-
-
-/* of method and URI that are set */
-
-static ngx_int_t
-ngx_http_idem_ask_line(ngx_http_request_t *r)
-{
-    u_char     *p;
-    ngx_str_t  *line;
-
-    line = &r->request_line;
-
-    line->len = 0;
-
-    line->data = ngx_pnalloc(r->pool, r->method_name.len + r->unparsed_uri.len
-                                      + r->http_protocol.len + 2);
-    if (line->data == NULL) {
-        return NGX_ERROR;
-    }
-
-    p = ngx_cpymem(line->data, r->method_name.data, r->method_name.len);
-    *p++ = ' ';
-    p = ngx_cpymem(p, r->unparsed_uri.data, r->unparsed_uri.len);
-    *p++ = ' ';
-    p = ngx_cpymem(p, r->http_protocol.data, r->http_protocol.len);
-
-    line->len = p - line->data;
 
     return NGX_OK;
 }

@@ -40,8 +40,8 @@ static ngx_int_t ngx_http_idem_body_parsers(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_fingerprint_e mode);
 static ngx_http_idem_json_options_t *ngx_http_idem_body_secret(
     ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
-static void *ngx_http_idem_log_alloc(void *data, size_t size);
-static void ngx_http_idem_log_free(void *data, void *p);
+static void *ngx_http_idem_mem_alloc(void *data, size_t size);
+static void ngx_http_idem_mem_free(void *data, void *p);
 static ngx_int_t ngx_http_idem_body_feed(
     ngx_http_idem_ctx_t *ctx, u_char *p, size_t len);
 static void ngx_http_idem_body_multipart_update(void *data,
@@ -50,6 +50,13 @@ static void ngx_http_idem_body_multipart_update(void *data,
 
 static ngx_http_request_body_filter_pt
     ngx_http_idem_next_request_body_filter;
+
+
+const ngx_http_idem_canon_mem_t  ngx_http_idem_mem = {
+    ngx_http_idem_mem_alloc,
+    ngx_http_idem_mem_free,
+    NULL
+};
 
 
 /* in this process: whether nginx calls the module's filters */
@@ -256,7 +263,6 @@ ngx_http_idem_body_parsers(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_fingerprint_e mode)
 {
     ngx_http_idem_body_t          *body;
-    ngx_http_idem_canon_mem_t      mem;
     ngx_http_idem_json_options_t  *options;
 
     body = &ctx->body;
@@ -270,10 +276,9 @@ ngx_http_idem_body_parsers(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    ngx_http_idem_log_mem(&mem, r->connection->log);
-
     if (mode == NGX_HTTP_IDEM_FINGERPRINT_FORM) {
-        body->form = ngx_http_idem_form_create(&ctx->conf->form, &mem);
+        body->form = ngx_http_idem_form_create(&ctx->conf->form,
+                                               &ngx_http_idem_mem);
         if (body->form == NULL) {
             return NGX_ERROR;
         }
@@ -290,7 +295,7 @@ ngx_http_idem_body_parsers(ngx_http_request_t *r,
         }
     }
 
-    body->json = ngx_http_idem_json_create(options, &mem);
+    body->json = ngx_http_idem_json_create(options, &ngx_http_idem_mem);
 
     return body->json ? NGX_OK : NGX_ERROR;
 }
@@ -341,24 +346,15 @@ ngx_http_idem_body_secret(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-void
-ngx_http_idem_log_mem(ngx_http_idem_canon_mem_t *mem, ngx_log_t *log)
-{
-    mem->alloc = ngx_http_idem_log_alloc;
-    mem->free = ngx_http_idem_log_free;
-    mem->data = log;
-}
-
-
 static void *
-ngx_http_idem_log_alloc(void *data, size_t size)
+ngx_http_idem_mem_alloc(void *data, size_t size)
 {
-    return ngx_alloc(size, data);
+    return ngx_alloc(size, ngx_cycle->log);
 }
 
 
 static void
-ngx_http_idem_log_free(void *data, void *p)
+ngx_http_idem_mem_free(void *data, void *p)
 {
     ngx_free(p);
 }

@@ -212,9 +212,9 @@ ngx_http_idem_place(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ctx->place.location = ngx_http_get_module_loc_conf(r,
                                                        ngx_http_core_module);
     ctx->place.uri_changes = r->uri_changes;
-    ctx->place.error_page = r->error_page;
-    ctx->place.err_status = r->err_status;
     ctx->place.let_in = 0;
+
+    ngx_http_idem_errors(r, &ctx->place.errors);
 }
 
 
@@ -238,9 +238,7 @@ ngx_http_idem_by_error_page(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return 0;
     }
 
-    if (r->error_page != ctx->place.error_page
-        || r->err_status != ctx->place.err_status)
-    {
+    if (ngx_http_idem_errors_differ(r, &ctx->place.errors)) {
         return 1;
     }
 

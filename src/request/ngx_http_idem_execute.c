@@ -295,13 +295,13 @@ ngx_http_idem_run_called(ngx_http_request_t *r, ngx_http_idem_run_t *run)
 
     run->before = r->upstream;
     run->loc_conf = r->loc_conf;
-    run->err_status = r->err_status;
     run->uri_changes = r->uri_changes;
-    run->error_page = r->error_page;
     run->recursive = clcf->recursive_error_pages;
     run->called = 1;
     run->inside = 1;
     run->phase = 0;
+
+    ngx_http_idem_errors(r, &run->errors);
 }
 
 

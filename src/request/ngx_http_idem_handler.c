@@ -256,8 +256,7 @@ ngx_http_idem_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             return NGX_AGAIN;
         }
 
-        return ngx_http_idem_refuse(r, ctx,
-                                    NGX_HTTP_IDEM_PROBLEM_LOCK_TIMEOUT);
+        return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_LOCK_TIMEOUT);
 
     case NGX_HTTP_IDEM_EXECUTE:
     case NGX_HTTP_IDEM_HOLD:
@@ -354,8 +353,8 @@ ngx_http_idem_run_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (ctx->claims.ncovers == 0) {
 
         if (ngx_http_idem_filters_check(r, ctx) != NGX_OK) {
-            return ngx_http_idem_refuse(r, ctx,
-                               NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
+            return ngx_http_idem_refuse(ctx,
+                                       NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
         }
 
         rc = ngx_http_idem_admit_body(r, ctx);

@@ -48,7 +48,8 @@ ngx_int_t
 ngx_http_idem_phases_init(ngx_conf_t *cf)
 {
     ngx_uint_t                  mirror;
-    ngx_array_t                *rewrite, *location, *precontent;
+    ngx_array_t                *rewrite, *location, *preaccess, *access;
+    ngx_array_t                *precontent;
     ngx_http_handler_pt        *h;
     ngx_http_core_main_conf_t  *cmcf;
 
@@ -56,6 +57,8 @@ ngx_http_idem_phases_init(ngx_conf_t *cf)
 
     rewrite = &cmcf->phases[NGX_HTTP_SERVER_REWRITE_PHASE].handlers;
     location = &cmcf->phases[NGX_HTTP_REWRITE_PHASE].handlers;
+    preaccess = &cmcf->phases[NGX_HTTP_PREACCESS_PHASE].handlers;
+    access = &cmcf->phases[NGX_HTTP_ACCESS_PHASE].handlers;
     precontent = &cmcf->phases[NGX_HTTP_PRECONTENT_PHASE].handlers;
 
     ngx_http_idem_next_server_rewrite = NULL;
@@ -100,12 +103,12 @@ ngx_http_idem_phases_init(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
-    h = ngx_array_push(&cmcf->phases[NGX_HTTP_PREACCESS_PHASE].handlers);
-    if (h == NULL) {
+    if (ngx_http_idem_add_handler(preaccess, ngx_http_idem_preaccess_handler,
+                                  preaccess->nelts)
+        != NGX_OK)
+    {
         return NGX_ERROR;
     }
-
-    *h = ngx_http_idem_preaccess_handler;
 
     if (ngx_http_idem_has_module(cf, "ngx_http_lua_module")) {
 
@@ -117,14 +120,8 @@ ngx_http_idem_phases_init(ngx_conf_t *cf)
         return NGX_OK;
     }
 
-    h = ngx_array_push(&cmcf->phases[NGX_HTTP_ACCESS_PHASE].handlers);
-    if (h == NULL) {
-        return NGX_ERROR;
-    }
-
-    *h = ngx_http_idem_access_handler;
-
-    return NGX_OK;
+    return ngx_http_idem_add_handler(access, ngx_http_idem_access_handler,
+                                     access->nelts);
 }
 
 

@@ -33,12 +33,8 @@
 #include "request/ngx_http_idem_request.h"
 
 
-/* ids of the server and of the location, and the method, in hex */
-#define NGX_HTTP_IDEM_PLACE_IDS_LEN  (3 * NGX_HTTP_IDEM_PLACE_ID_LEN)
-
-/* in front of details: no list of paths begins with it */
+/* no list of paths begins with it */
 #define NGX_HTTP_IDEM_DETAILS_MARK  'P'
-#define NGX_HTTP_IDEM_DETAILS_HEAD  (1 + sizeof(uint64_t))
 
 
 static ngx_uint_t ngx_http_idem_may_differ(ngx_http_request_t *r,
@@ -96,99 +92,6 @@ ngx_http_idem_may_differ(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     return 0;
-}
-
-
-/* the first field of the redirects, if the first of them is a place */
-
-size_t
-ngx_http_idem_place_len(ngx_http_idem_redirect_t *redirect)
-{
-    return redirect->begin ? sizeof("w :") - 1 + NGX_HTTP_IDEM_PLACE_IDS_LEN
-                         + redirect->method_name.len + redirect->host.len
-                         + 2 * ngx_escape_uri(NULL, redirect->host.data,
-                                              redirect->host.len,
-                                              NGX_ESCAPE_URI_COMPONENT)
-                       : 0;
-}
-
-
-u_char *
-ngx_http_idem_place_write(u_char *p, ngx_http_idem_redirect_t *redirect)
-{
-    if (!redirect->begin) {
-        return p;
-    }
-
-    p = ngx_sprintf(p, "w%016xL%016xL%016xL%V:", redirect->server,
-                    redirect->place, (uint64_t) redirect->method,
-                    &redirect->method_name);
-
-    p = (u_char *) ngx_escape_uri(p, redirect->host.data, redirect->host.len,
-                                  NGX_ESCAPE_URI_COMPONENT);
-    *p++ = ' ';
-
-    return p;
-}
-
-
-/* NGX_DECLINED if it can't be read */
-
-ngx_int_t
-ngx_http_idem_place_read(ngx_http_request_t *r, ngx_str_t *value,
-    ngx_http_idem_redirect_t *step)
-{
-    u_char  *p, *last, *src, *dst;
-
-    last = value->data + value->len;
-    p = ngx_strlchr(value->data, last, ':');
-
-    if (p == NULL || p - value->data < NGX_HTTP_IDEM_PLACE_IDS_LEN) {
-        return NGX_DECLINED;
-    }
-
-    step->begin = 1;
-    step->server = ngx_http_idem_place_id(value, 0);
-    step->place = ngx_http_idem_place_id(value, 1);
-    step->method = ngx_http_idem_place_id(value, 2);
-
-    step->method_name.data = value->data + NGX_HTTP_IDEM_PLACE_IDS_LEN;
-    step->method_name.len = p++ - step->method_name.data;
-
-    step->host.data = ngx_pnalloc(r->pool, last - p + 1);
-    if (step->host.data == NULL) {
-        return NGX_ERROR;
-    }
-
-    src = p;
-    dst = step->host.data;
-
-    ngx_unescape_uri(&dst, &src, last - p, 0);
-
-    step->host.len = dst - step->host.data;
-
-    return NGX_OK;
-}
-
-
-/* the n-th id */
-
-uint64_t
-ngx_http_idem_place_id(ngx_str_t *value, ngx_uint_t n)
-{
-    u_char      c, *p;
-    uint64_t    id;
-    ngx_uint_t  i;
-
-    p = value->data + n * NGX_HTTP_IDEM_PLACE_ID_LEN;
-    id = 0;
-
-    for (i = 0; i < NGX_HTTP_IDEM_PLACE_ID_LEN; i++) {
-        c = p[i];
-        id = (id << 4) | (c <= '9' ? c - '0' : c - 'a' + 10);
-    }
-
-    return id;
 }
 
 
@@ -293,8 +196,8 @@ ngx_uint_t
 ngx_http_idem_is_hidden(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_found_t *found)
 {
+    ngx_int_t                  rc;
     ngx_str_t                  body;
-    ngx_uint_t                 i;
     const char                *reason;
     ngx_http_idem_redirect_t  *step;
     ngx_http_idem_response_t   response;
@@ -303,81 +206,48 @@ ngx_http_idem_is_hidden(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         return 0;
     }
 
-    if (ngx_http_idem_replay_decode(r, found, &response, &body, 0, &reason)
-        != NGX_OK)
-    {
+    rc = ngx_http_idem_replay_decode(r, found, &response, &body, 0, &reason);
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_idem_redirects_read(r, ctx, &response);
+    }
+
+    if (rc == NGX_DONE) {
+        return ngx_http_idem_is_past(r, ctx);
+    }
+
+    if (rc != NGX_OK) {
         return 1;
     }
 
-    for (i = 0; i < response.nheaders; i++) {
+    step = ctx->repeat.steps->elts;
 
-        if (!ngx_http_idem_is_redirects(&response.headers[i].name)) {
-            continue;
-        }
-
-        if (ngx_http_idem_redirects_read(r, ctx, &response.headers[i].value)
-            != NGX_OK)
-        {
-            return 1;
-        }
-
-        step = ctx->repeat.steps->elts;
-
-        return ctx->repeat.steps->nelts != 1
-               || !step->begin
-               || !ngx_http_idem_is_here(r, step)
-               || ngx_http_idem_other_server(r, step->server);
-    }
-
-    return ngx_http_idem_is_past(r, ctx);
+    return ctx->repeat.steps->nelts != 1
+           || !step->begin
+           || !ngx_http_idem_is_here(r, step)
+           || ngx_http_idem_other_server(r, step->server);
 }
 
 
 /*
- * A record without a response has no place.  So the details of the body, if
- * another location may get the same request, have a mark and the id of the
- * place in front.
+ * A record without a response has no place.  So details that another location
+ * may find begin with a mark and the id of the place.
  */
 
-ngx_int_t
-ngx_http_idem_place_details(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+u_char *
+ngx_http_idem_details_mark(ngx_http_request_t *r, u_char *p)
 {
-    u_char                 *p;
-    uint64_t                id;
-    ngx_uint_t              i;
-    ngx_http_idem_cover_t  *cover;
-
-    if (!ngx_http_idem_is_led(r) && !ngx_http_idem_servers_apart(r)) {
-        return NGX_OK;
-    }
+    uint64_t  id;
 
     id = ngx_http_idem_details_id(r);
 
-    for (i = 0; i < ctx->claims.ncovers; i++) {
-        cover = &ctx->claims.covers[i];
+    *p++ = NGX_HTTP_IDEM_DETAILS_MARK;
 
-        if (cover->details.len == 0) {
-            continue;
-        }
-
-        cover->stored.len = NGX_HTTP_IDEM_DETAILS_HEAD + cover->details.len;
-        cover->stored.data = ngx_pnalloc(r->pool, cover->stored.len);
-
-        if (cover->stored.data == NULL) {
-            return NGX_ERROR;
-        }
-
-        p = cover->stored.data;
-        *p++ = NGX_HTTP_IDEM_DETAILS_MARK;
-        p = ngx_cpymem(p, &id, sizeof(uint64_t));
-        ngx_memcpy(p, cover->details.data, cover->details.len);
-    }
-
-    return NGX_OK;
+    return ngx_cpymem(p, &id, sizeof(uint64_t));
 }
 
 
-/* whether they are those of another place; removes the id */
+/* whether details are those of another place; removes the id */
 
 ngx_uint_t
 ngx_http_idem_details_hidden(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,

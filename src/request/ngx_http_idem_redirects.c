@@ -39,16 +39,11 @@
 
 static ngx_int_t ngx_http_idem_redirect_note(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-static void ngx_http_idem_errors(ngx_http_request_t *r,
-    ngx_http_idem_errors_t *errors);
 static ngx_uint_t ngx_http_idem_by_page(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_errors_t *errors);
-static ngx_int_t ngx_http_idem_redirect_copy(ngx_pool_t *pool,
-    ngx_str_t *to, ngx_str_t *from);
 static ngx_int_t ngx_http_idem_repeat_first(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-static ngx_int_t ngx_http_idem_repeat_failed(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_repeat_failed(ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_repeat_redirect(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 
@@ -86,24 +81,27 @@ ngx_http_idem_redirect_note(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
-    /* nginx forgets that of the "if" in a named location */
+    /* the location of an "if" in a named location has its name only */
 
     if (clcf->named || (clcf->noname && clcf->name.len
                         && clcf->name.data[0] == '@'))
     {
+        redirect->target = clcf->name;
         ngx_str_null(&redirect->args);
-
-        return ngx_http_idem_redirect_copy(r->pool, &redirect->target,
-                                           &clcf->name);
+        return NGX_OK;
     }
 
-    if (ngx_http_idem_redirect_copy(r->pool, &redirect->args, &r->args)
-        != NGX_OK)
-    {
+    redirect->args.len = r->args.len;
+    redirect->args.data = ngx_pstrdup(r->pool, &r->args);
+    redirect->target.data = ngx_pstrdup(r->pool, &r->uri);
+
+    if (redirect->args.data == NULL || redirect->target.data == NULL) {
         return NGX_ERROR;
     }
 
-    return ngx_http_idem_redirect_copy(r->pool, &redirect->target, &r->uri);
+    redirect->target.len = r->uri.len;
+
+    return NGX_OK;
 }
 
 
@@ -130,7 +128,7 @@ ngx_http_idem_redirected(ngx_http_request_t *r)
 }
 
 
-static void
+void
 ngx_http_idem_errors(ngx_http_request_t *r, ngx_http_idem_errors_t *errors)
 {
     errors->err_status = r->err_status;
@@ -154,30 +152,12 @@ ngx_http_idem_by_page(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
-    return r->err_status != errors->err_status
-           || r->error_page != errors->error_page
+    return ngx_http_idem_errors_differ(r, errors)
            || (r->method_name.data == ngx_http_core_get_method.data
                && r->method_name.data != errors->method_name)
            || (clcf->named
                && ctx->place.let_in_before != r->uri_changes + 1
                && ngx_http_idem_may_be_page(r));
-}
-
-
-static ngx_int_t
-ngx_http_idem_redirect_copy(ngx_pool_t *pool, ngx_str_t *to, ngx_str_t *from)
-{
-    to->len = 0;
-
-    to->data = ngx_pnalloc(pool, from->len + 1);
-    if (to->data == NULL) {
-        return NGX_ERROR;
-    }
-
-    ngx_memcpy(to->data, from->data, from->len);
-    to->len = from->len;
-
-    return NGX_OK;
 }
 
 
@@ -262,7 +242,7 @@ ngx_int_t
 ngx_http_idem_repeat_start(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover, ngx_http_idem_response_t *response)
 {
-    ngx_uint_t            i;
+    ngx_int_t             rc;
     ngx_http_idem_ctx_t  *ctx;
 
     ctx = cover->ctx;
@@ -271,34 +251,29 @@ ngx_http_idem_repeat_start(ngx_http_request_t *r,
         return NGX_DECLINED;
     }
 
-    for (i = 0; i < response->nheaders; i++) {
+    rc = ngx_http_idem_redirects_read(r, ctx, response);
 
-        if (!ngx_http_idem_is_redirects(&response->headers[i].name)) {
-            continue;
-        }
-
-        ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REPEAT,
-                            "there is a response of another location");
-
-        ctx->repeat.cover = cover;
-
-        switch (ngx_http_idem_redirects_read(r, ctx,
-                                             &response->headers[i].value))
-        {
-        case NGX_OK:
-            return ngx_http_idem_repeat_first(r, ctx);
-
-        case NGX_DECLINED:
-            return ngx_http_idem_refuse(r, ctx,
-                               NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
-
-        default:
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;
-        }
+    if (rc == NGX_DONE) {
+        return ngx_http_idem_is_past(r, ctx)
+               ? ngx_http_idem_repeat_failed(ctx) : NGX_DECLINED;
     }
 
-    return ngx_http_idem_is_past(r, ctx) ? ngx_http_idem_repeat_failed(r, ctx)
-                                         : NGX_DECLINED;
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REPEAT,
+                        "there is a response of another location");
+    ctx->repeat.cover = cover;
+
+    switch (rc) {
+
+    case NGX_OK:
+        return ngx_http_idem_repeat_first(r, ctx);
+
+    case NGX_DECLINED:
+        return ngx_http_idem_refuse(ctx,
+                                    NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
+
+    default: /* NGX_ERROR */
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
 }
 
 
@@ -317,7 +292,7 @@ ngx_http_idem_repeat_first(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     step = ctx->repeat.steps->elts;
 
     if (!step->begin && ngx_http_idem_is_past(r, ctx)) {
-        return ngx_http_idem_repeat_failed(r, ctx);
+        return ngx_http_idem_repeat_failed(ctx);
     }
 
     server = ngx_http_idem_other_server(r, step->server);
@@ -325,7 +300,7 @@ ngx_http_idem_repeat_first(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (server) {
 
         if (ngx_http_idem_place_closed(r, server)) {
-            return ngx_http_idem_repeat_failed(r, ctx);
+            return ngx_http_idem_repeat_failed(ctx);
         }
 
         r->srv_conf = server->cscf->ctx->srv_conf;
@@ -342,7 +317,7 @@ ngx_http_idem_repeat_first(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (rc == NGX_OK) {
 
         if (!ngx_http_idem_is_here(r, step)) {
-            return ngx_http_idem_repeat_failed(r, ctx);
+            return ngx_http_idem_repeat_failed(ctx);
         }
 
         /* ... and was let in */
@@ -359,11 +334,11 @@ ngx_http_idem_repeat_first(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 /* a conflict that discloses nothing about the original */
 
 static ngx_int_t
-ngx_http_idem_repeat_failed(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_repeat_failed(ngx_http_idem_ctx_t *ctx)
 {
     ctx->answer.foreign = 1;
 
-    return ngx_http_idem_refuse(r, ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
+    return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
 }
 
 
@@ -436,7 +411,7 @@ ngx_http_idem_repeat_reached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         }
 
         if (step->begin) {
-            return ngx_http_idem_repeat_failed(r, ctx);
+            return ngx_http_idem_repeat_failed(ctx);
         }
 
         ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
@@ -445,7 +420,7 @@ ngx_http_idem_repeat_reached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                       "%*xs", &step->location, &clcf->name, (size_t) 8,
                       ctx->repeat.cover->id);
 
-        return ngx_http_idem_refuse(r, ctx,
+        return ngx_http_idem_refuse(ctx,
                                     NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);
     }
 
@@ -464,7 +439,7 @@ ngx_http_idem_repeat_reached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (ctx->repeat.identity.len != sizeof(who)
         || CRYPTO_memcmp(ctx->repeat.identity.data, who, sizeof(who)) != 0)
     {
-        return ngx_http_idem_repeat_failed(r, ctx);
+        return ngx_http_idem_repeat_failed(ctx);
     }
 
     return ngx_http_idem_replay(r, ctx->repeat.cover);

@@ -71,6 +71,19 @@ typedef struct {
 } ngx_http_idem_body_t;
 
 
+/* members of a request that an error page changes, as they were before */
+
+typedef struct {
+    ngx_uint_t                       err_status;
+    u_char                          *method_name;
+    unsigned                         error_page:1;
+} ngx_http_idem_errors_t;
+
+
+#define ngx_http_idem_errors_differ(r, e)                                     \
+    ((r)->err_status != (e)->err_status || (r)->error_page != (e)->error_page)
+
+
 /*
  * A request that executes: the holder itself, or a subrequest of its content
  * handler.  One upstream of it is watched at a time.
@@ -83,7 +96,7 @@ struct ngx_http_idem_run_s {
     /* the content handler that was called last, and values at that call */
     ngx_http_handler_pt              content_handler;
     ngx_http_upstream_t             *before;    /* r->upstream              */
-    ngx_uint_t                       err_status; /* r->err_status           */
+    ngx_http_idem_errors_t           errors;
     void                           **loc_conf;  /* r->loc_conf              */
 
     /* its upstream, and the callbacks of the upstream that were replaced */
@@ -108,28 +121,17 @@ struct ngx_http_idem_run_s {
                                                    broke off last           */
 
     unsigned                         uri_changes:4; /* at the call          */
-    unsigned                         error_page:1;
     unsigned                         recursive:1;
     unsigned                         called:1;
     unsigned                         inside:1;  /* has not returned yet     */
     unsigned                         phase:1;   /* a handler of the content
                                                    phase, as dav            */
-    unsigned                         masked:1;  /* r->method is changed     */
     unsigned                         broke:1;   /* a response broke off     */
     unsigned                         invalid:1; /* the current response is
                                                    invalid                  */
     unsigned                         aside:1;   /* a mirror's: not part of
                                                    the execution            */
 };
-
-
-/* what an error page changes, before it leads a request on */
-
-typedef struct {
-    ngx_uint_t                           err_status;
-    u_char                              *method_name;
-    unsigned                             error_page:1;
-} ngx_http_idem_errors_t;
 
 
 /* an internal redirect to another location after begin, or begin itself */
@@ -198,7 +200,6 @@ typedef struct {
     ngx_uint_t                 step;
     ngx_str_t                  identity;        /* hashed identity of the
                                                    original                 */
-    ngx_str_t                  where;           /* the place, encoded       */
 
     /* while it asks for what the original asked for: its own request */
     ngx_http_idem_asked_t      own;
@@ -217,9 +218,8 @@ typedef struct {
 
 typedef struct {
     ngx_http_core_loc_conf_t  *location;
-    ngx_uint_t                 err_status;
+    ngx_http_idem_errors_t     errors;
     unsigned                   uri_changes:4;
-    unsigned                   error_page:1;
     unsigned                   let_in:1;        /* all access checks passed */
     unsigned                   let_in_at:4;     /* r->uri_changes then      */
     unsigned                   let_in_before:4; /* and the time before      */
@@ -337,6 +337,8 @@ void ngx_http_idem_outcome_event(ngx_http_idem_ctx_t *ctx);
 
 ngx_int_t ngx_http_idem_add_variables(ngx_conf_t *cf);
 ngx_int_t ngx_http_idem_check_variables(ngx_conf_t *cf);
+ngx_int_t ngx_http_idem_print(ngx_pool_t *pool, ngx_str_t *value,
+    size_t size, const char *fmt, ...);
 
 /* ..._phases.c */
 
@@ -360,6 +362,8 @@ void ngx_http_idem_resume(ngx_http_request_t *r);
 #define ngx_http_idem_is_redirects(name)                                      \
     ngx_http_idem_header_is(name, NGX_HTTP_IDEM_REDIRECTS)
 
+void ngx_http_idem_errors(ngx_http_request_t *r,
+    ngx_http_idem_errors_t *errors);
 ngx_int_t ngx_http_idem_redirected(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_redirect_start(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -381,7 +385,7 @@ ngx_int_t ngx_http_idem_redirect_identity(ngx_http_request_t *r,
 ngx_int_t ngx_http_idem_redirects_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_array_t *headers);
 ngx_int_t ngx_http_idem_redirects_read(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_str_t *value);
+    ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response);
 
 /* ..._place.c */
 
@@ -396,25 +400,19 @@ ngx_int_t ngx_http_idem_redirects_read(ngx_http_request_t *r,
 ngx_int_t ngx_http_idem_rewritten(ngx_http_request_t *r);
 ngx_uint_t ngx_http_idem_is_rewritten(ngx_http_request_t *r);
 
-/* an id in hex */
-#define NGX_HTTP_IDEM_PLACE_ID_LEN  16
-
 ngx_uint_t ngx_http_idem_is_past(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_place_begin(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-uint64_t ngx_http_idem_place_id(ngx_str_t *value, ngx_uint_t n);
-size_t ngx_http_idem_place_len(ngx_http_idem_redirect_t *redirect);
-u_char *ngx_http_idem_place_write(u_char *p,
-    ngx_http_idem_redirect_t *redirect);
-ngx_int_t ngx_http_idem_place_read(ngx_http_request_t *r, ngx_str_t *value,
-    ngx_http_idem_redirect_t *step);
 ngx_uint_t ngx_http_idem_is_here(ngx_http_request_t *r,
     ngx_http_idem_redirect_t *step);
 ngx_uint_t ngx_http_idem_place_closed(ngx_http_request_t *r,
     ngx_http_idem_server_t *server);
-ngx_int_t ngx_http_idem_place_details(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
+
+/* in front of details: a mark, and the id of a place */
+#define NGX_HTTP_IDEM_DETAILS_HEAD  (1 + sizeof(uint64_t))
+
+u_char *ngx_http_idem_details_mark(ngx_http_request_t *r, u_char *p);
 ngx_uint_t ngx_http_idem_details_hidden(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *details);
 ngx_uint_t ngx_http_idem_is_hidden(ngx_http_request_t *r,
@@ -480,7 +478,7 @@ void ngx_http_idem_body_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_body_init(void);
 
 /* an allocator for the parsers that uses no pool */
-void ngx_http_idem_log_mem(ngx_http_idem_canon_mem_t *mem, ngx_log_t *log);
+extern const ngx_http_idem_canon_mem_t  ngx_http_idem_mem;
 
 void ngx_http_idem_body_reset(void);
 ngx_int_t ngx_http_idem_filters_check(ngx_http_request_t *r,

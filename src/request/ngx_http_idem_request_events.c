@@ -23,23 +23,19 @@ static void ngx_http_idem_event_write(ngx_http_idem_ctx_t *ctx,
     const char *word);
 static void ngx_http_idem_event_base(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line, ngx_http_idem_cover_t *cover);
-static void ngx_http_idem_event_request_id(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_line_t *line);
 static void ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line, ngx_http_idem_cover_t *cover,
     ngx_http_idem_event_e event);
-static void ngx_http_idem_event_replay(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_line_t *line);
 static void ngx_http_idem_event_key(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line, ngx_http_idem_event_e event);
-static void ngx_http_idem_event_conflict(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_line_t *line);
-static void ngx_http_idem_event_original(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_line_t *line);
+static void ngx_http_idem_event_found(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line, ngx_http_idem_event_e event);
 static void ngx_http_idem_event_holder(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line, ngx_str_t *details);
-static void ngx_http_idem_event_labels(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_line_t *line);
+static void ngx_http_idem_event_since(ngx_http_idem_line_t *line,
+    const char *name, uint64_t time);
+static void ngx_http_idem_event_text(ngx_http_idem_line_t *line,
+    const char *name, ngx_str_t *value);
 static void ngx_http_idem_event_fields(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line);
 
@@ -111,18 +107,38 @@ static void
 ngx_http_idem_event_base(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line, ngx_http_idem_cover_t *cover)
 {
-    u_char               hash[NGX_HTTP_IDEM_HASH_LEN];
-    ngx_str_t            group;
-    ngx_uint_t           status;
-    ngx_http_request_t  *r;
+    u_char                      hash[NGX_HTTP_IDEM_HASH_LEN];
+    u_char                      hex[2 * NGX_HTTP_IDEM_HASH_LEN];
+    ngx_str_t                   group, id, labels[NGX_HTTP_IDEM_LABEL_N];
+    ngx_uint_t                  status;
+    ngx_http_request_t         *r;
+    ngx_http_variable_value_t  *v;
+    ngx_http_idem_main_conf_t  *mcf;
 
     r = ctx->request;
-
     group = ngx_http_idem_metrics_group_name(ngx_http_idem_group(ctx));
+
     ngx_http_idem_line_string(line, "group", &group);
 
-    ngx_http_idem_event_labels(ctx, line);
-    ngx_http_idem_event_request_id(ctx, line);
+    ngx_memzero(labels, sizeof(labels));
+
+    if (ngx_http_idem_cover_owner(r, ctx, labels, hex) == NGX_OK) {
+        ngx_http_idem_event_text(line, "tenant",
+                                 &labels[NGX_HTTP_IDEM_LABEL_TENANT]);
+        ngx_http_idem_event_text(line, "actor",
+                                 &labels[NGX_HTTP_IDEM_LABEL_ACTOR]);
+    }
+
+    /* the indexed variable has the value that upstream and access_log use */
+
+    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
+    v = ngx_http_get_indexed_variable(r, mcf->request_id);
+
+    if (v && !v->not_found) {
+        id.len = v->len;
+        id.data = v->data;
+        ngx_http_idem_event_text(line, "request_id", &id);
+    }
 
     if (ctx->key.len) {
         ngx_http_idem_digest_plain(hash, ctx->key.data, ctx->key.len);
@@ -148,32 +164,6 @@ ngx_http_idem_event_base(ngx_http_idem_ctx_t *ctx,
 }
 
 
-/* the indexed variable has the value that upstream and access_log use */
-
-static void
-ngx_http_idem_event_request_id(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_line_t *line)
-{
-    ngx_str_t                   value;
-    ngx_http_variable_value_t  *v;
-    ngx_http_idem_main_conf_t  *mcf;
-
-    mcf = ngx_http_get_module_main_conf(ctx->request,
-                                        ngx_http_idempotency_module);
-
-    v = ngx_http_get_indexed_variable(ctx->request, mcf->request_id);
-
-    if (v == NULL || v->not_found || v->len == 0) {
-        return;
-    }
-
-    value.len = v->len;
-    value.data = v->data;
-
-    ngx_http_idem_line_string(line, "request_id", &value);
-}
-
-
 /* members of some events, as far as the request knows them */
 
 static void
@@ -181,7 +171,6 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line, ngx_http_idem_cover_t *cover,
     ngx_http_idem_event_e event)
 {
-    uint64_t                now, original;
     ngx_http_idem_cover_t  *met;
 
     met = ctx->answer.met;
@@ -189,11 +178,11 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
     switch (event) {
 
     case NGX_HTTP_IDEM_EVENT_REPLAY:
-        ngx_http_idem_event_replay(ctx, line);
-        break;
-
     case NGX_HTTP_IDEM_EVENT_CONFLICT:
-        ngx_http_idem_event_conflict(ctx, line);
+        if (met) {
+            ngx_http_idem_event_found(ctx, line, event);
+        }
+
         break;
 
     case NGX_HTTP_IDEM_EVENT_KEY_CREATED:
@@ -202,7 +191,6 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
         break;
 
     case NGX_HTTP_IDEM_EVENT_LOCK_CONTENTION:
-
         if (met) {
             ngx_http_idem_line_number(line, "queue_depth",
                        ngx_http_idem_waiters_of(&ctx->conf->store->name,
@@ -213,22 +201,15 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
         break;
 
     case NGX_HTTP_IDEM_EVENT_LOCK_ABANDONED:
-
         /* known from the store's reply, or from waiting for that holder */
-
-        original = cover->op.original ? cover->op.original
-                                      : ctx->answer.original_time;
-        now = ngx_http_idem_history_now();
-
-        if (original && now > original) {
-            ngx_http_idem_line_number(line, "lock_age_ms", now - original);
-        }
-
+        ngx_http_idem_event_since(line, "lock_age_ms",
+                                  cover->op.original
+                                  ? cover->op.original
+                                  : ctx->answer.original_time);
         ngx_http_idem_event_holder(ctx, line, &cover->op.found.details);
         break;
 
     case NGX_HTTP_IDEM_EVENT_TOO_LARGE:
-
         if (ctx->request->headers_out.content_length_n >= 0) {
             ngx_http_idem_line_number(line, "response_size_bytes",
                              ctx->request->headers_out.content_length_n);
@@ -245,47 +226,22 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
 
 
 static void
-ngx_http_idem_event_replay(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_line_t *line)
-{
-    uint64_t  now, original;
-
-    original = ctx->answer.original_time;
-
-    if (original) {
-        now = ngx_http_idem_history_now();
-
-        ngx_http_idem_line_time(line, "original_timestamp", original);
-        ngx_http_idem_line_number(line, "time_since_original_ms",
-                                  now > original ? now - original : 0);
-    }
-
-    if (ctx->answer.count) {
-        ngx_http_idem_line_number(line, "replay_count", ctx->answer.count);
-    }
-
-    ngx_http_idem_event_original(ctx, line);
-}
-
-
-static void
 ngx_http_idem_event_key(ngx_http_idem_ctx_t *ctx, ngx_http_idem_line_t *line,
     ngx_http_idem_event_e event)
 {
-    uint64_t                now, original;
+    uint64_t                original;
     ngx_msec_t              ttl;
     ngx_uint_t              count;
     ngx_http_idem_cover_t  *cover;
 
     cover = ctx->claims.primary;
-    original = ctx->answer.original_time;
-    now = ngx_http_idem_history_now();
-
     ttl = ngx_http_idem_commit_ttl(cover);
+
     ngx_http_idem_line_number(line, "ttl_ms", ttl);
 
     if (event == NGX_HTTP_IDEM_EVENT_KEY_CREATED) {
-        ngx_http_idem_line_time(line, "expires_at", now + ttl);
+        ngx_http_idem_line_time(line, "expires_at",
+                                ngx_http_idem_history_now() + ttl);
         return;
     }
 
@@ -295,71 +251,61 @@ ngx_http_idem_event_key(ngx_http_idem_ctx_t *ctx, ngx_http_idem_line_t *line,
         ngx_http_idem_line_number(line, "replay_count", count);
     }
 
-    if (cover->op.original) {
-        original = cover->op.original;
-    }
-
-    if (original && now > original) {
-        ngx_http_idem_line_number(line, "lifetime_ms", now - original);
-    }
+    ngx_http_idem_event_since(line, "lifetime_ms",
+                              cover->op.original ? cover->op.original
+                                                 : original);
 }
 
 
-/* for another identity's record: only its time and actor */
+/* of another identity's record only its time and actor */
 
 static void
-ngx_http_idem_event_conflict(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_line_t *line)
+ngx_http_idem_event_found(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_line_t *line, ngx_http_idem_event_e event)
 {
+    uint64_t                now, original;
+    ngx_str_t               actor;
     ngx_http_idem_cover_t  *met;
 
     met = ctx->answer.met;
+    original = ctx->answer.original_time;
 
-    if (met == NULL) {
-        return;
-    }
+    if (event == NGX_HTTP_IDEM_EVENT_CONFLICT) {
+        ngx_http_idem_line_word(line, "conflict_type",
+                  ngx_http_idem_claim_same_identity(&met->op.found.claim,
+                                                    &met->claim)
+                  ? "payload" : "identity");
 
-    ngx_http_idem_line_word(line, "conflict_type",
-              ngx_http_idem_claim_same_identity(&met->op.found.claim,
-                                                &met->claim)
-              ? "payload" : "identity");
+        if (!ctx->answer.foreign) {
+            ngx_http_idem_line_hex(line, "original_fingerprint",
+                                   met->op.found.claim.fingerprint,
+                                   NGX_HTTP_IDEM_FINGERPRINT_LEN);
+        }
 
-    if (!ctx->answer.foreign) {
-        ngx_http_idem_line_hex(line, "original_fingerprint",
-                               met->op.found.claim.fingerprint,
+        ngx_http_idem_line_hex(line, "fingerprint", met->claim.fingerprint,
                                NGX_HTTP_IDEM_FINGERPRINT_LEN);
     }
 
-    ngx_http_idem_line_hex(line, "fingerprint", met->claim.fingerprint,
-                           NGX_HTTP_IDEM_FINGERPRINT_LEN);
-
-    if (ctx->answer.original_time) {
-        ngx_http_idem_line_time(line, "original_timestamp",
-                                ctx->answer.original_time);
+    if (original) {
+        ngx_http_idem_line_time(line, "original_timestamp", original);
     }
 
-    ngx_http_idem_event_original(ctx, line);
-}
+    if (event == NGX_HTTP_IDEM_EVENT_REPLAY) {
+        if (original) {
+            now = ngx_http_idem_history_now();
+            ngx_http_idem_line_number(line, "time_since_original_ms",
+                                      now > original ? now - original : 0);
+        }
 
-
-/* the actor of the record that was found, if it has one */
-
-static void
-ngx_http_idem_event_original(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_line_t *line)
-{
-    ngx_str_t  value;
-
-    if (ctx->answer.met == NULL) {
-        return;
+        if (ctx->answer.count) {
+            ngx_http_idem_line_number(line, "replay_count",
+                                      ctx->answer.count);
+        }
     }
 
-    ngx_http_idem_label(&ctx->answer.met->op.found.details,
-                        NGX_HTTP_IDEM_LABEL_ACTOR, &value);
-
-    if (value.len) {
-        ngx_http_idem_line_string(line, "original_actor", &value);
-    }
+    ngx_http_idem_label(&met->op.found.details, NGX_HTTP_IDEM_LABEL_ACTOR,
+                        &actor);
+    ngx_http_idem_event_text(line, "original_actor", &actor);
 }
 
 
@@ -377,35 +323,34 @@ ngx_http_idem_event_holder(ngx_http_idem_ctx_t *ctx,
         value = ngx_cycle->hostname;
     }
 
-    if (value.len) {
-        ngx_http_idem_line_string(line, "lock_holder", &value);
+    ngx_http_idem_event_text(line, "lock_holder", &value);
+}
+
+
+/* the time since then, unless it is unknown or the clock was set back */
+
+static void
+ngx_http_idem_event_since(ngx_http_idem_line_t *line, const char *name,
+    uint64_t time)
+{
+    uint64_t  now;
+
+    now = ngx_http_idem_history_now();
+
+    if (time && now > time) {
+        ngx_http_idem_line_number(line, name, now - time);
     }
 }
 
 
-/* tenant and actor */
+/* a member that is left out if it is empty */
 
 static void
-ngx_http_idem_event_labels(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_line_t *line)
+ngx_http_idem_event_text(ngx_http_idem_line_t *line, const char *name,
+    ngx_str_t *value)
 {
-    u_char     hex[2 * NGX_HTTP_IDEM_HASH_LEN];
-    ngx_str_t  labels[NGX_HTTP_IDEM_LABEL_N];
-
-    ngx_memzero(labels, sizeof(labels));
-
-    if (ngx_http_idem_cover_owner(ctx->request, ctx, labels, hex) != NGX_OK) {
-        return;
-    }
-
-    if (labels[NGX_HTTP_IDEM_LABEL_TENANT].len) {
-        ngx_http_idem_line_string(line, "tenant",
-                                  &labels[NGX_HTTP_IDEM_LABEL_TENANT]);
-    }
-
-    if (labels[NGX_HTTP_IDEM_LABEL_ACTOR].len) {
-        ngx_http_idem_line_string(line, "actor",
-                                  &labels[NGX_HTTP_IDEM_LABEL_ACTOR]);
+    if (value->len) {
+        ngx_http_idem_line_string(line, name, value);
     }
 }
 

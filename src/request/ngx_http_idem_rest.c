@@ -58,15 +58,13 @@ static ngx_int_t ngx_http_idem_rest_turn(ngx_http_idem_body_t *body);
 ngx_int_t
 ngx_http_idem_rest_add(ngx_http_idem_ctx_t *ctx, u_char *p, size_t len)
 {
-    ngx_http_request_t         *r;
-    ngx_http_idem_rest_t       *rest;
-    ngx_http_idem_canon_mem_t   mem;
+    ngx_http_idem_rest_t  *rest;
 
-    r = ctx->request;
     rest = ctx->body.rest;
 
     if (rest == NULL) {
-        rest = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_rest_t));
+        rest = ngx_pcalloc(ctx->request->pool,
+                           sizeof(ngx_http_idem_rest_t));
         if (rest == NULL) {
             return NGX_ERROR;
         }
@@ -82,9 +80,7 @@ ngx_http_idem_rest_add(ngx_http_idem_ctx_t *ctx, u_char *p, size_t len)
         return NGX_OK;
     }
 
-    ngx_http_idem_log_mem(&mem, r->connection->log);
-
-    if (ngx_http_idem_canon_grow(&mem, &rest->data, rest->len,
+    if (ngx_http_idem_canon_grow(&ngx_http_idem_mem, &rest->data, rest->len,
                                  &rest->size, len)
         != NGX_OK)
     {

@@ -36,8 +36,6 @@ static void ngx_http_idem_upstream_finalize(ngx_http_request_t *r,
     ngx_int_t rc);
 static void ngx_http_idem_unmask(ngx_http_idem_run_t *run);
 static ngx_int_t ngx_http_idem_input_init(void *data);
-static void ngx_http_idem_ends_itself(ngx_http_upstream_t *u,
-    ngx_uint_t buffering);
 static ngx_int_t ngx_http_idem_input(void *data, ssize_t bytes);
 static ngx_int_t ngx_http_idem_pipe_input(ngx_event_pipe_t *p,
     ngx_buf_t *buf);
@@ -138,7 +136,6 @@ ngx_http_idem_upstream_started(ngx_http_request_t *r,
 
     if (!(r->method & spared)) {
         run->method = r->method;
-        run->masked = 1;
         r->method |= NGX_HTTP_PATCH;
     }
 }
@@ -196,9 +193,9 @@ ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
 static void
 ngx_http_idem_unmask(ngx_http_idem_run_t *run)
 {
-    if (run->masked) {
-        run->masked = 0;
+    if (run->method) {
         run->request->method = run->method;
+        run->method = 0;
     }
 }
 
@@ -272,6 +269,7 @@ ngx_http_idem_input_init(void *data)
 {
     ngx_http_idem_run_t *run = data;
 
+    off_t                *length;
     ngx_int_t             rc;
     ngx_uint_t            buffering;
     ngx_http_upstream_t  *u;
@@ -294,7 +292,18 @@ ngx_http_idem_input_init(void *data)
         }
     }
 
-    ngx_http_idem_ends_itself(u, buffering);
+    /*
+     * A FastCGI application marks the end of its response.  nginx also takes
+     * a closed connection for the end, even if the application died in the
+     * middle of its response.  A length of 1 makes nginx expect more until the
+     * mark.
+     */
+
+    length = buffering ? &u->pipe->length : &u->length;
+
+    if (*length == -1 && ngx_http_idem_conf_is(&u->schema, "fastcgi://")) {
+        *length = 1;
+    }
 
     if (buffering) {
         run->pipe_input = u->pipe->input_filter;
@@ -309,25 +318,6 @@ ngx_http_idem_input_init(void *data)
     u->input_filter_ctx = run;
 
     return NGX_OK;
-}
-
-
-/*
- * A FastCGI application marks the end of its response.  nginx also takes a
- * closed connection for the end, even if the application died in the middle
- * of its response.  A length of 1 makes nginx expect more until the mark.
- */
-
-static void
-ngx_http_idem_ends_itself(ngx_http_upstream_t *u, ngx_uint_t buffering)
-{
-    off_t  *length;
-
-    length = buffering ? &u->pipe->length : &u->length;
-
-    if (*length == -1 && ngx_http_idem_conf_is(&u->schema, "fastcgi://")) {
-        *length = 1;
-    }
 }
 
 

@@ -28,6 +28,9 @@
 /* the longest value that is printed: a hash in hex */
 #define NGX_HTTP_IDEM_VAR_LEN  (2 * NGX_HTTP_IDEM_HASH_LEN)
 
+#define ngx_http_idem_variable_print(r, value, ...)                           \
+    ngx_http_idem_print((r)->pool, value, NGX_HTTP_IDEM_VAR_LEN, __VA_ARGS__)
+
 
 typedef enum {
     NGX_HTTP_IDEM_VAR_STATUS = 0,
@@ -81,8 +84,6 @@ static ngx_int_t ngx_http_idem_variable_hash(ngx_http_request_t *r,
     ngx_str_t *text, ngx_str_t *value);
 static ngx_int_t ngx_http_idem_variable_seconds(ngx_http_request_t *r,
     ngx_msec_t msec, ngx_str_t *value);
-static ngx_int_t ngx_http_idem_variable_print(ngx_http_request_t *r,
-    ngx_str_t *value, const char *fmt, ...);
 
 
 /* in the order of ngx_http_idem_var_e */
@@ -598,21 +599,23 @@ ngx_http_idem_variable_seconds(ngx_http_request_t *r, ngx_msec_t msec,
 }
 
 
-static ngx_int_t
-ngx_http_idem_variable_print(ngx_http_request_t *r, ngx_str_t *value,
+/* prints up to "size" bytes to memory of the pool */
+
+ngx_int_t
+ngx_http_idem_print(ngx_pool_t *pool, ngx_str_t *value, size_t size,
     const char *fmt, ...)
 {
     u_char   *last;
     va_list   args;
 
-    value->data = ngx_pnalloc(r->pool, NGX_HTTP_IDEM_VAR_LEN);
+    value->len = 0;
+    value->data = ngx_pnalloc(pool, size);
     if (value->data == NULL) {
         return NGX_ERROR;
     }
 
     va_start(args, fmt);
-    last = ngx_vslprintf(value->data, value->data + NGX_HTTP_IDEM_VAR_LEN,
-                         fmt, args);
+    last = ngx_vslprintf(value->data, value->data + size, fmt, args);
     va_end(args);
 
     value->len = last - value->data;

@@ -45,8 +45,6 @@ static ngx_int_t ngx_http_idem_covered_body(ngx_http_request_t *r,
     ngx_chain_t *in) NGX_HTTP_IDEM_NOINLINE;
 static ngx_int_t ngx_http_idem_capture_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx) NGX_HTTP_IDEM_NOINLINE;
-static ngx_uint_t ngx_http_idem_upgrades(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 static ngx_uint_t ngx_http_idem_header_only(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_complete_head(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -54,8 +52,6 @@ static void ngx_http_idem_drop(ngx_chain_t *in);
 static ngx_int_t ngx_http_idem_capture_body(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
     NGX_HTTP_IDEM_NOINLINE;
-static ngx_int_t ngx_http_idem_truncated(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 
 
 /*
@@ -123,32 +119,21 @@ ngx_http_idem_covered_header(ngx_http_request_t *r)
 static ngx_int_t
 ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_int_t   rc;
-    ngx_uint_t  header_only, stream;
+    ngx_int_t               rc;
+    ngx_uint_t              header_only, stream;
+    ngx_http_idem_reason_e  reason;
 
     ngx_http_idem_upstream_answers(r, ctx);
 
-    /* reset: this response may replace one that was held already */
+    /* this response may replace one that was held already */
 
-    ctx->capture.held = NULL;
-    ctx->capture.last = &ctx->capture.held;
-    ctx->capture.held_size = 0;
-    ctx->capture.segments = NULL;
-    ctx->capture.ended = 0;
-    ctx->capture.composed = 0;
-    ctx->capture.charset = 0;
-    ctx->capture.ranges = 0;
-    ctx->capture.app_off = 0;
-    ctx->capture.app_ttl = 0;
-    ctx->capture.through = 0;
-
-    ngx_http_idem_file_reset(ctx);
-
-    ngx_memzero(&ctx->capture.response, sizeof(ngx_http_idem_response_t));
+    ngx_memzero(&ctx->capture, offsetof(ngx_http_idem_capture_t, blocks));
     ngx_memzero(&ctx->stream, sizeof(ngx_http_idem_stream_t));
 
-    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_HOLD,
-                        "a response has come");
+    ctx->capture.last = &ctx->capture.held;
+    ngx_http_idem_file_reset(ctx);
+
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_HOLD, "a response has come");
 
     /*
      * first: X-Idempotency-Store also counts for a response that can't be
@@ -157,56 +142,52 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     rc = ngx_http_idem_capture_head(r, ctx);
 
-    stream = ngx_http_idem_is_stream(r, ctx);
-
-    if (ngx_http_idem_upgrades(r, ctx)
-        || (stream
-            && ngx_http_idem_choice(r, &ctx->conf->stream,
-                                    "idempotency_stream",
-                                    NGX_HTTP_IDEM_STREAM_TEE)
-               == NGX_HTTP_IDEM_STREAM_PASS))
-    {
-        ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_STREAM);
-        return ngx_http_idem_pass_header(r, ctx);
-    }
-
-    if (r->headers_out.content_offset) {
-
-        /* the slice module starts at the client's range */
-
-        ctx->capture.composed = 1;
-
-        ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_STREAM);
-        return ngx_http_idem_pass_header(r, ctx);
-    }
-
-    if (rc != NGX_OK) {
-        ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_NO_ROOM);
-        return ngx_http_idem_pass_header(r, ctx);
-    }
-
     ctx->capture.max_response = ngx_http_idem_size(r,
                                                    &ctx->conf->max_response,
                                                    "idempotency_max_response");
     ctx->capture.max_response = ngx_min(ctx->capture.max_response,
                                         NGX_HTTP_IDEM_RECORD_MAX_LEN);
 
+    stream = ngx_http_idem_is_stream(r, ctx);
     header_only = ngx_http_idem_header_only(r);
+    reason = NGX_HTTP_IDEM_REASON_NONE;
 
-    if (ctx->capture.held_size > ctx->capture.max_response) {
-        ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_TOO_LARGE);
-        return ngx_http_idem_pass_header(r, ctx);
-    }
+    if (r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS
+        /* a tunnel (CONNECT, nginx 1.31) may have any status */
+        || (ctx->work.answering && ctx->work.answering->upgrade)
+        || (stream
+            && ngx_http_idem_choice(r, &ctx->conf->stream,
+                                    "idempotency_stream",
+                                    NGX_HTTP_IDEM_STREAM_TEE)
+               == NGX_HTTP_IDEM_STREAM_PASS))
+    {
+        reason = NGX_HTTP_IDEM_REASON_STREAM;
 
-    if (!header_only
-        && r->headers_out.content_length_n
-           > (off_t) (ctx->capture.max_response - ctx->capture.held_size))
+    } else if (r->headers_out.content_offset) {
+        /* the slice module starts at the client's range */
+        ctx->capture.composed = 1;
+        reason = NGX_HTTP_IDEM_REASON_STREAM;
+
+    } else if (rc != NGX_OK) {
+        reason = NGX_HTTP_IDEM_REASON_NO_ROOM;
+
+    } else if (ctx->capture.held_size > ctx->capture.max_response) {
+        reason = NGX_HTTP_IDEM_REASON_TOO_LARGE;
+
+    } else if (!header_only
+               && r->headers_out.content_length_n
+                  > (off_t) (ctx->capture.max_response
+                             - ctx->capture.held_size))
     {
         if (r->method == NGX_HTTP_HEAD) {
             return ngx_http_idem_complete_head(r, ctx);
         }
 
-        ngx_http_idem_let_through(r, ctx, NGX_HTTP_IDEM_REASON_TOO_LARGE);
+        reason = NGX_HTTP_IDEM_REASON_TOO_LARGE;
+    }
+
+    if (reason != NGX_HTTP_IDEM_REASON_NONE) {
+        ngx_http_idem_let_through(r, ctx, reason);
         return ngx_http_idem_pass_header(r, ctx);
     }
 
@@ -241,16 +222,6 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_charset(r, ctx);
 
     return NGX_OK;
-}
-
-
-/* a tunnel (CONNECT, nginx 1.31) may have any status */
-
-static ngx_uint_t
-ngx_http_idem_upgrades(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
-{
-    return r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS
-           || (ctx->work.answering && ctx->work.answering->upgrade);
 }
 
 
@@ -365,9 +336,7 @@ ngx_http_idem_covered_body(ngx_http_request_t *r, ngx_chain_t *in)
         in = NULL;
     }
 
-    if (ctx->capture.through) {
-        ngx_http_idem_through_end(r, ctx, in);
-    }
+    ngx_http_idem_through_end(r, ctx, in);
 
     return ngx_http_next_body_filter(r, in);
 }
@@ -399,9 +368,7 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
         }
     }
 
-    if (ngx_http_idem_is_file(r, ctx, in)
-        && ngx_http_idem_file_body(r, ctx, &in) == NGX_AGAIN)
-    {
+    if (ngx_http_idem_file_body(r, ctx, &in) == NGX_AGAIN) {
         return NGX_AGAIN;
     }
 
@@ -420,9 +387,7 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
 
             ngx_http_idem_let_through(r, ctx, reason);
 
-            if (ctx->capture.through) {
-                ngx_http_idem_through_end(r, ctx, in);
-            }
+            ngx_http_idem_through_end(r, ctx, in);
 
             *ctx->capture.last = in;
 
@@ -437,17 +402,26 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
         return ngx_http_idem_complete(r, ctx);
     }
 
-    if (flush && ngx_http_idem_upstream_broke(r, ctx)) {
-
-        if (r->method == NGX_HTTP_HEAD) {
-            /* the body of a response to HEAD does not matter */
-            return ngx_http_idem_complete_head(r, ctx);
-        }
-
-        return ngx_http_idem_truncated(r, ctx);
+    if (!flush || !ngx_http_idem_upstream_broke(r, ctx)) {
+        return NGX_OK;
     }
 
-    return NGX_OK;
+    if (r->method == NGX_HTTP_HEAD) {
+        /* the body of a response to HEAD does not matter */
+        return ngx_http_idem_complete_head(r, ctx);
+    }
+
+    /*
+     * Nothing was sent to the client yet.  So instead of a truncated response
+     * it gets the response that nginx sends when an upstream fails.
+     */
+
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_EXECUTE, "the response broke off");
+
+    ngx_http_clean_header(r);
+    r->buffered &= ~NGX_HTTP_IDEM_BUFFERED;
+
+    return NGX_HTTP_BAD_GATEWAY;
 }
 
 
@@ -506,6 +480,10 @@ void
 ngx_http_idem_through_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_chain_t *in)
 {
+    if (!ctx->capture.through) {
+        return;
+    }
+
     while (in && !in->buf->last_buf) {
         in = in->next;
     }
@@ -518,25 +496,6 @@ ngx_http_idem_through_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     ngx_http_idem_settle(ctx, ngx_http_idem_outcome(r, ctx, 1),
                          NGX_HTTP_IDEM_REASON_STREAM);
-}
-
-
-/*
- * Nothing was sent to the client yet.  So instead of a truncated response it
- * gets the response that nginx sends when an upstream fails.
- */
-
-static ngx_int_t
-ngx_http_idem_truncated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
-{
-    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_EXECUTE,
-                        "the response broke off");
-
-    ngx_http_clean_header(r);
-
-    r->buffered &= ~NGX_HTTP_IDEM_BUFFERED;
-
-    return NGX_HTTP_BAD_GATEWAY;
 }
 
 
@@ -615,7 +574,7 @@ ngx_http_idem_pass_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
         /* only a hint: without memory, the response is sent without it */
 
-        ngx_http_idem_hide_header(r, "X-Idempotency-Expired");
+        ngx_http_idem_hide_own_headers(r, 0);
 
         ngx_str_set(&value, "true");
         (void) ngx_http_idem_add_header(r, "X-Idempotency-Expired", &value);

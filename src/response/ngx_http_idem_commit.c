@@ -29,8 +29,6 @@ static ngx_int_t ngx_http_idem_submit(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_chain_t *ngx_http_idem_encode(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, size_t *size);
-static void ngx_http_idem_commit_done(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_instead_handler(ngx_event_t *ev);
 
 
@@ -194,18 +192,9 @@ ngx_http_idem_encode(ngx_http_request_t *r,
 }
 
 
-/* all commits of the request are done */
+/* the commits are done, or there was no memory for them */
 
 void
-ngx_http_idem_commit_stored(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
-{
-    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND, "committed");
-
-    ngx_http_idem_commit_done(r, ctx);
-}
-
-
-static void
 ngx_http_idem_commit_done(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t          rc;
@@ -260,16 +249,7 @@ ngx_http_idem_commit_return(ngx_http_request_t *r,
         c->error = 1;
     }
 
-#if (nginx_version >= 1025004)
-
-    if (r->main->terminated) {
-        c->write->handler(c->write);
-        return;
-    }
-
-#endif
-
-    if (r->done) {
+    if (ngx_http_idem_is_ending(r)) {
         c->write->handler(c->write);
         return;
     }
@@ -331,7 +311,7 @@ ngx_http_idem_instead_handler(ngx_event_t *ev)
 
     status = ctx->capture.instead;
 
-    if (c->error || r->done || r->header_sent) {
+    if (c->error || ngx_http_idem_is_ending(r) || r->header_sent) {
 
         /*
          * the client has gone, or the handler failed and nginx has sent an
@@ -339,11 +319,6 @@ ngx_http_idem_instead_handler(ngx_event_t *ev)
          */
 
         status = NGX_OK;
-
-#if (nginx_version >= 1025004)
-    } else if (r->main->terminated) {
-        status = NGX_OK;
-#endif
 
     } else if (r->http_state != NGX_HTTP_WRITING_REQUEST_STATE) {
 

@@ -38,13 +38,11 @@ struct ngx_http_idem_deflate_s {
     ngx_chain_t                *out;
     ngx_str_t                   plain;           /* decompressed body       */
     ngx_http_idem_turn_t        turn;
-    unsigned                    open:1;
     unsigned                    inflate:1;       /* not compressing         */
 };
 
 
 static ngx_int_t ngx_http_idem_deflate_turn(ngx_http_idem_ctx_t *ctx);
-static void ngx_http_idem_deflate_end(ngx_http_idem_ctx_t *ctx, int rc);
 static void ngx_http_idem_deflate_handler(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_inflate_turn(ngx_http_idem_ctx_t *ctx,
@@ -80,7 +78,6 @@ ngx_http_idem_deflate(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_OK;
     }
 
-    d->open = 1;
     d->in = ctx->capture.held;
     d->z.next_in = d->in->buf->pos;
     d->z.next_out = d->out->buf->last;
@@ -110,7 +107,7 @@ ngx_http_idem_deflate_turn(ngx_http_idem_ctx_t *ctx)
     d = ctx->capture.deflate;
     left = NGX_HTTP_IDEM_DEFLATE_PIECE;
 
-    do {
+    for ( ;; ) {
         b = d->in->buf;
 
         n = ngx_min((size_t) (b->last - d->z.next_in), left);
@@ -122,8 +119,7 @@ ngx_http_idem_deflate_turn(ngx_http_idem_ctx_t *ctx)
         rc = deflate(&d->z, last ? Z_FINISH : Z_NO_FLUSH);
 
         if (last || d->z.avail_in || rc == Z_STREAM_ERROR) {
-            ngx_http_idem_deflate_end(ctx, rc);
-            return NGX_OK;
+            break;
         }
 
         if (d->z.next_in == b->last) {
@@ -131,19 +127,10 @@ ngx_http_idem_deflate_turn(ngx_http_idem_ctx_t *ctx)
             d->z.next_in = d->in->buf->pos;
         }
 
-    } while (left);
-
-    return NGX_AGAIN;
-}
-
-
-static void
-ngx_http_idem_deflate_end(ngx_http_idem_ctx_t *ctx, int rc)
-{
-    ngx_buf_t                *b;
-    ngx_http_idem_deflate_t  *d;
-
-    d = ctx->capture.deflate;
+        if (left == 0) {
+            return NGX_AGAIN;
+        }
+    }
 
     if (rc != Z_STREAM_END || d->z.avail_out == 0) {
         ngx_pfree(ctx->request->pool, d->out);
@@ -158,6 +145,8 @@ ngx_http_idem_deflate_end(ngx_http_idem_ctx_t *ctx, int rc)
     }
 
     ngx_http_idem_deflate_cleanup(ctx);
+
+    return NGX_OK;
 }
 
 
@@ -193,9 +182,7 @@ ngx_http_idem_deflate_cleanup(ngx_http_idem_ctx_t *ctx)
 
     ngx_http_idem_turn_cancel(&d->turn);
 
-    if (d->open) {
-        (void) (d->inflate ? inflateEnd(&d->z) : deflateEnd(&d->z));
-    }
+    (void) (d->inflate ? inflateEnd(&d->z) : deflateEnd(&d->z));
 }
 
 
@@ -230,7 +217,6 @@ ngx_http_idem_inflate(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         return NGX_ERROR;
     }
 
-    d->open = 1;
     d->z.next_in = body->data;
     d->z.avail_in = (uInt) body->len;
     d->z.next_out = d->plain.data;

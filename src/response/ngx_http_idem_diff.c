@@ -20,6 +20,7 @@
 
 #include "request/ngx_http_idem_request.h"
 #include "canonical/ngx_http_idem_json_paths.h"
+#include "ngx_http_idem_utf8.h"
 
 
 #define NGX_HTTP_IDEM_DIFF_MAX  20
@@ -60,7 +61,6 @@ static u_char *ngx_http_idem_diff_beginning(u_char *p,
 static ngx_uint_t ngx_http_idem_diff_is_json(const ngx_str_t *text);
 static u_char *ngx_http_idem_diff_escape(u_char *p, const u_char *src,
     const u_char *last);
-static size_t ngx_http_idem_diff_char(const u_char *src, const u_char *last);
 
 
 static const char  *ngx_http_idem_diff_changes[] = {
@@ -354,11 +354,7 @@ ngx_http_idem_diff_beginning(u_char *p, const ngx_str_t *text)
 static ngx_uint_t
 ngx_http_idem_diff_is_json(const ngx_str_t *text)
 {
-    ngx_http_idem_canon_mem_t  mem;
-
-    ngx_http_idem_log_mem(&mem, ngx_cycle->log);
-
-    return ngx_http_idem_json_valid(text, &mem) == NGX_OK;
+    return ngx_http_idem_json_valid(text, &ngx_http_idem_mem) == NGX_OK;
 }
 
 
@@ -389,7 +385,7 @@ ngx_http_idem_diff_escape(u_char *p, const u_char *src, const u_char *last)
             *p++ = '\\';
         }
 
-        n = ngx_http_idem_diff_char(src, last);
+        n = ngx_http_idem_utf8_len(src, last);
 
         if (n == 0) {
             /* U+FFFD replaces invalid bytes */
@@ -404,35 +400,4 @@ ngx_http_idem_diff_escape(u_char *p, const u_char *src, const u_char *last)
     }
 
     return p;
-}
-
-
-/* the length of a character, or 0; ngx_utf8_decode() accepts too much */
-
-static size_t
-ngx_http_idem_diff_char(const u_char *src, const u_char *last)
-{
-    u_char    *p;
-    uint32_t   ch;
-
-    if (*src < 0x80) {
-        return 1;
-    }
-
-    p = (u_char *) src;
-    ch = ngx_utf8_decode(&p, last - src);
-
-    if (ch > 0x10ffff || (ch >= 0xd800 && ch <= 0xdfff)) {
-        return 0;
-    }
-
-    last = p;
-
-    while (--p > src) {
-        if ((*p & 0xc0) != 0x80) {
-            return 0;
-        }
-    }
-
-    return last - src;
 }

@@ -32,12 +32,9 @@ struct ngx_http_idem_file_s {
     ngx_chain_t               **last;
     size_t                      taken;           /* in this iteration       */
     ngx_http_idem_turn_t        turn;
-    unsigned                    paused:1;
 };
 
 
-static ngx_int_t ngx_http_idem_file_defer(ngx_http_request_t *r,
-    ngx_http_idem_file_t *file, ngx_chain_t *in);
 static void ngx_http_idem_file_handler(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 
@@ -48,35 +45,30 @@ static void ngx_http_idem_file_handler(ngx_http_request_t *r,
 extern ngx_module_t  ngx_http_copy_filter_module;
 
 
-ngx_uint_t
-ngx_http_idem_is_file(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
-    ngx_chain_t *in)
-{
-    if (ctx->capture.file) {
-        return 1;
-    }
-
-    return in && in->buf->tag == (ngx_buf_tag_t) &ngx_http_copy_filter_module
-           && (r->upstream == NULL || r->upstream->cleanup == NULL);
-}
-
-
 /*
- * NGX_OK: "in" is to be captured now; NGX_AGAIN: nothing now, capturing
- * continues in a later iteration.  If there is no memory to pause, capturing
- * goes on.
+ * NGX_OK: "in" is to be captured now, or is no file; NGX_AGAIN: nothing now,
+ * capturing continues in a later iteration.  If there is no memory to pause,
+ * capturing goes on.
  */
 
 ngx_int_t
 ngx_http_idem_file_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_chain_t **in)
 {
-    ngx_chain_t           *cl;
+    ngx_uint_t             paused;
+    ngx_chain_t           *cl, *copy;
     ngx_http_idem_file_t  *file;
 
     file = ctx->capture.file;
 
     if (file == NULL) {
+        if (*in == NULL
+            || (*in)->buf->tag != (ngx_buf_tag_t) &ngx_http_copy_filter_module
+            || (r->upstream && r->upstream->cleanup))
+        {
+            return NGX_OK;
+        }
+
         file = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_file_t));
         if (file == NULL) {
             return NGX_OK;
@@ -93,12 +85,21 @@ ngx_http_idem_file_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         }
     }
 
-    if ((file->paused || file->taken > NGX_HTTP_IDEM_FILE_PIECE)
-        && ngx_http_idem_file_defer(r, file, *in) == NGX_OK)
-    {
-        if (!file->paused) {
-            file->paused = 1;
+    copy = NULL;
+    paused = file->turn.event.timer_set;
 
+    /* the buffers are deferred, their links belong to the caller */
+
+    if ((paused || file->taken > NGX_HTTP_IDEM_FILE_PIECE)
+        && ngx_chain_add_copy(r->pool, &copy, *in) == NGX_OK)
+    {
+        *file->last = copy;
+
+        while (*file->last) {
+            file->last = &(*file->last)->next;
+        }
+
+        if (!paused) {
             ngx_http_idem_commit_block(r);
             ngx_http_idem_turn(&file->turn, ctx, ngx_http_idem_file_handler);
         }
@@ -112,39 +113,6 @@ ngx_http_idem_file_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
         file->left = NULL;
         file->last = &file->left;
-    }
-
-    return NGX_OK;
-}
-
-
-/* copies all chain links or none: "in" belongs to the caller */
-
-static ngx_int_t
-ngx_http_idem_file_defer(ngx_http_request_t *r, ngx_http_idem_file_t *file,
-    ngx_chain_t *in)
-{
-    ngx_chain_t  *cl, *first, **last;
-
-    first = NULL;
-    last = &first;
-
-    for ( /* void */ ; in; in = in->next) {
-        cl = ngx_alloc_chain_link(r->pool);
-        if (cl == NULL) {
-            return NGX_ERROR;
-        }
-
-        cl->buf = in->buf;
-        cl->next = NULL;
-
-        *last = cl;
-        last = &cl->next;
-    }
-
-    if (first) {
-        *file->last = first;
-        file->last = last;
     }
 
     return NGX_OK;
@@ -165,7 +133,6 @@ ngx_http_idem_file_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                    "idempotency: a turn of a file, at %uz",
                    ctx->capture.response.body_len);
 
-    file->paused = 0;
     file->taken = 0;
 
     ngx_http_idem_commit_unblock(r);

@@ -37,7 +37,6 @@ static ngx_uint_t ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx,
     ngx_str_t *name);
 static ngx_uint_t ngx_http_idem_header_listed(ngx_array_t *names,
     ngx_str_t *header);
-static ngx_uint_t ngx_http_idem_of_body(ngx_str_t *name);
 static ngx_uint_t ngx_http_idem_not_kept(ngx_str_t *name);
 static ngx_uint_t ngx_http_idem_pointed(ngx_http_request_t *r,
     ngx_http_idem_pointed_t *pointed);
@@ -46,18 +45,18 @@ static ngx_http_idem_header_e ngx_http_idem_header_kind(
     ngx_table_elt_t *h);
 static void ngx_http_idem_store_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_table_elt_t *h);
-static ngx_int_t ngx_http_idem_field(ngx_http_idem_ctx_t *ctx,
-    ngx_array_t *headers, ngx_http_idem_header_e kind, ngx_str_t *name,
-    ngx_str_t *value);
 static ngx_int_t ngx_http_idem_last_modified(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_array_t *headers);
+    ngx_array_t *headers);
 static ngx_int_t ngx_http_idem_accept_ranges(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_array_t *headers);
-static void ngx_http_idem_set_content_type(ngx_http_request_t *r,
-    ngx_str_t *value);
+    ngx_array_t *headers);
 static ngx_int_t ngx_http_idem_set_cache_control(ngx_http_request_t *r,
     ngx_table_elt_t *h);
 
+
+static ngx_str_t  ngx_http_idem_last_modified_name =
+                                                  ngx_string("Last-Modified");
+static ngx_str_t  ngx_http_idem_accept_ranges_name =
+                                                  ngx_string("Accept-Ranges");
 
 /* fields of r->headers_out that point into the list of headers */
 
@@ -98,11 +97,11 @@ ngx_int_t
 ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t                  rc;
+    ngx_str_t                  value;
     ngx_uint_t                 i, n;
     ngx_array_t                headers;
     ngx_list_part_t           *part;
     ngx_table_elt_t           *h;
-    ngx_http_idem_header_t    *kept;
     ngx_http_idem_pointed_t    pointed[NGX_HTTP_IDEM_POINTERS];
     ngx_http_idem_response_t  *response;
 
@@ -111,15 +110,16 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     rc = ngx_array_init(&headers, r->pool, 16,
                         sizeof(ngx_http_idem_header_t));
 
-    if (rc == NGX_OK && r->headers_out.content_type.len) {
-        rc = ngx_http_idem_field(ctx, &headers,
-                                 NGX_HTTP_IDEM_HEADER_CONTENT_TYPE,
-                                 &content_type,
-                                 &r->headers_out.content_type);
+    /* these, and Accept-Ranges, nginx may have in fields, not in the list */
+
+    if (rc == NGX_OK && !ngx_http_idem_hidden(ctx, &content_type)) {
+        rc = ngx_http_idem_content_type(r, &headers);
     }
 
-    if (rc == NGX_OK) {
-        rc = ngx_http_idem_last_modified(r, ctx, &headers);
+    if (rc == NGX_OK
+        && !ngx_http_idem_hidden(ctx, &ngx_http_idem_last_modified_name))
+    {
+        rc = ngx_http_idem_last_modified(r, &headers);
     }
 
     part = &r->headers_out.headers.part;
@@ -163,24 +163,21 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             continue;
         }
 
-        kept = ngx_array_push(&headers);
-        if (kept == NULL) {
-            rc = NGX_ERROR;
-            continue;
-        }
-
-        kept->kind = ngx_http_idem_header_kind(pointed, n, &h[i]);
-        kept->valid = 1;
-        kept->name = h[i].key;
-        kept->value = h[i].value;
+        value = h[i].value;
 
         if (h[i].hash == 0) {
-            kept->value.len = 0;
+            value.len = 0;
         }
+
+        rc = ngx_http_idem_keep_header(&headers,
+                              ngx_http_idem_header_kind(pointed, n, &h[i]), 1,
+                              &h[i].key, &value);
     }
 
-    if (rc == NGX_OK) {
-        rc = ngx_http_idem_accept_ranges(r, ctx, &headers);
+    if (rc == NGX_OK
+        && !ngx_http_idem_hidden(ctx, &ngx_http_idem_accept_ranges_name))
+    {
+        rc = ngx_http_idem_accept_ranges(r, &headers);
     }
 
     if (rc != NGX_OK
@@ -213,17 +210,13 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* stores a header that nginx has as a field, and not in the list */
+/* "valid": the record can have the header as it is */
 
-static ngx_int_t
-ngx_http_idem_field(ngx_http_idem_ctx_t *ctx, ngx_array_t *headers,
-    ngx_http_idem_header_e kind, ngx_str_t *name, ngx_str_t *value)
+ngx_int_t
+ngx_http_idem_keep_header(ngx_array_t *headers, ngx_http_idem_header_e kind,
+    ngx_uint_t valid, ngx_str_t *name, ngx_str_t *value)
 {
     ngx_http_idem_header_t  *kept;
-
-    if (ngx_http_idem_hidden(ctx, name)) {
-        return NGX_OK;
-    }
 
     kept = ngx_array_push(headers);
     if (kept == NULL) {
@@ -231,9 +224,9 @@ ngx_http_idem_field(ngx_http_idem_ctx_t *ctx, ngx_array_t *headers,
     }
 
     kept->kind = kind;
+    kept->valid = valid;
     kept->name = *name;
     kept->value = *value;
-    kept->valid = ngx_http_idem_text_valid(value->data, value->len);
 
     return NGX_OK;
 }
@@ -244,9 +237,12 @@ ngx_http_idem_field(ngx_http_idem_ctx_t *ctx, ngx_array_t *headers,
 static ngx_uint_t
 ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx, ngx_str_t *name)
 {
+    /* without Content-Encoding and its like the body has another meaning */
+
     if (ctx->conf->keep_headers
         && !ngx_http_idem_header_listed(ctx->conf->keep_headers, name)
-        && !ngx_http_idem_of_body(name))
+        && (name->len <= 8
+            || ngx_strncasecmp(name->data, (u_char *) "content-", 8) != 0))
     {
         return 1;
     }
@@ -273,16 +269,6 @@ ngx_http_idem_header_listed(ngx_array_t *names, ngx_str_t *header)
     }
 
     return 0;
-}
-
-
-/* headers without which the body has another meaning, as Content-Encoding */
-
-static ngx_uint_t
-ngx_http_idem_of_body(ngx_str_t *name)
-{
-    return name->len > 8
-           && ngx_strncasecmp(name->data, (u_char *) "content-", 8) == 0;
 }
 
 
@@ -438,12 +424,9 @@ ngx_http_idem_store_header(ngx_http_request_t *r,
  */
 
 static ngx_int_t
-ngx_http_idem_last_modified(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
-    ngx_array_t *headers)
+ngx_http_idem_last_modified(ngx_http_request_t *r, ngx_array_t *headers)
 {
     ngx_str_t  value;
-
-    static ngx_str_t  name = ngx_string("Last-Modified");
 
     if (r->headers_out.last_modified
         || r->headers_out.last_modified_time == -1
@@ -463,9 +446,10 @@ ngx_http_idem_last_modified(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     value.len = ngx_http_time(value.data, r->headers_out.last_modified_time)
                 - value.data;
 
-    return ngx_http_idem_field(ctx, headers,
-                               NGX_HTTP_IDEM_HEADER_LAST_MODIFIED, &name,
-                               &value);
+    return ngx_http_idem_keep_header(headers,
+                                     NGX_HTTP_IDEM_HEADER_LAST_MODIFIED, 1,
+                                     &ngx_http_idem_last_modified_name,
+                                     &value);
 }
 
 
@@ -490,12 +474,10 @@ ngx_http_idem_may_range(ngx_http_request_t *r)
 /* stores Accept-Ranges for responses from which nginx cuts ranges */
 
 static ngx_int_t
-ngx_http_idem_accept_ranges(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
-    ngx_array_t *headers)
+ngx_http_idem_accept_ranges(ngx_http_request_t *r, ngx_array_t *headers)
 {
     ngx_http_core_loc_conf_t  *clcf;
 
-    static ngx_str_t  name = ngx_string("Accept-Ranges");
     static ngx_str_t  value = ngx_string("bytes");
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
@@ -508,9 +490,10 @@ ngx_http_idem_accept_ranges(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         return NGX_OK;
     }
 
-    return ngx_http_idem_field(ctx, headers,
-                               NGX_HTTP_IDEM_HEADER_ACCEPT_RANGES, &name,
-                               &value);
+    return ngx_http_idem_keep_header(headers,
+                                     NGX_HTTP_IDEM_HEADER_ACCEPT_RANGES, 1,
+                                     &ngx_http_idem_accept_ranges_name,
+                                     &value);
 }
 
 
@@ -530,6 +513,11 @@ ngx_http_idem_restore_head(ngx_http_request_t *r,
 
         if (kept->kind == NGX_HTTP_IDEM_HEADER_CONTENT_TYPE) {
             ngx_http_idem_set_content_type(r, &kept->value);
+            continue;
+        }
+
+        if (kept->kind == NGX_HTTP_IDEM_HEADER_CHARSET) {
+            r->headers_out.override_charset = &kept->value;
             continue;
         }
 
@@ -580,61 +568,6 @@ ngx_http_idem_restore_head(ngx_http_request_t *r,
 }
 
 
-/* separates the charset from the type, as upstream responses have it */
-
-static void
-ngx_http_idem_set_content_type(ngx_http_request_t *r, ngx_str_t *value)
-{
-    u_char  *p, *last, *start;
-
-    r->headers_out.content_type = *value;
-    r->headers_out.content_type_len = value->len;
-    r->headers_out.content_type_lowcase = NULL;
-
-    p = memchr(value->data, ';', value->len);
-    if (p == NULL) {
-        return;
-    }
-
-    last = value->data + value->len;
-
-    for ( /* void */ ; p < last; p++) {
-
-        if (*p != ';') {
-            continue;
-        }
-
-        start = p++;
-
-        while (p < last && *p == ' ') {
-            p++;
-        }
-
-        if (last - p > 8
-            && ngx_strncasecmp(p, (u_char *) "charset=", 8) == 0)
-        {
-            p += 8;
-
-            r->headers_out.content_type_len = start - value->data;
-
-            if (*p == '"') {
-                p++;
-            }
-
-            if (last > p && last[-1] == '"') {
-                last--;
-            }
-
-            r->headers_out.charset.data = p;
-            r->headers_out.charset.len = last - p;
-            return;
-        }
-
-        p--;
-    }
-}
-
-
 static ngx_int_t
 ngx_http_idem_set_cache_control(ngx_http_request_t *r, ngx_table_elt_t *h)
 {
@@ -669,7 +602,9 @@ ngx_http_idem_set_cache_control(ngx_http_request_t *r, ngx_table_elt_t *h)
 }
 
 
-ngx_table_elt_t *
+/* adds a header to the response that is being sent */
+
+ngx_int_t
 ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
     ngx_str_t *value)
 {
@@ -677,7 +612,7 @@ ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
 
     h = ngx_list_push(&r->headers_out.headers);
     if (h == NULL) {
-        return NULL;
+        return NGX_ERROR;
     }
 
     ngx_memzero(h, sizeof(ngx_table_elt_t));
@@ -687,5 +622,5 @@ ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
     h->key.len = ngx_strlen(name);
     h->value = *value;
 
-    return h;
+    return NGX_OK;
 }

@@ -96,7 +96,7 @@ ngx_http_idem_hints_write(ngx_http_request_t *r)
     ctx = ngx_http_idem_get_ctx(r);
 
     if (ctx == NULL || !ngx_http_idem_at_work(ctx)
-        || r->done || r->main->terminated)
+        || ngx_http_idem_is_ending(r))
     {
         return 0;
     }

@@ -109,7 +109,7 @@ ngx_http_idem_hold_bytes(ngx_http_request_t *r,
         cl = ctx->capture.tail;
         b = cl ? cl->buf : NULL;
 
-        if (ctx->capture.held == NULL || b == NULL || b->last == b->end) {
+        if (b == NULL || b->last == b->end) {
 
             /* the whole length if it is known, otherwise growing pieces */
 

@@ -21,8 +21,8 @@
 #include "request/ngx_http_idem_request.h"
 
 
-static ngx_uint_t ngx_http_idem_keep_body(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_chain_t *body);
+static ngx_uint_t ngx_http_idem_keep_body(ngx_http_idem_ctx_t *ctx,
+    ngx_chain_t *body);
 static ngx_uint_t ngx_http_idem_keep_events(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *body);
 static ngx_uint_t ngx_http_idem_keep_holds(ngx_http_idem_keep_t *rule,
@@ -44,7 +44,7 @@ ngx_http_idem_json_kept(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     if (!ngx_http_idem_is_sse(r)) {
-        return ngx_http_idem_keep_body(r, ctx, ctx->capture.held);
+        return ngx_http_idem_keep_body(ctx, ctx->capture.held);
     }
 
     body.len = ctx->capture.response.body_len;
@@ -86,7 +86,7 @@ ngx_http_idem_keep_events(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     while (ngx_http_idem_sse_next(r->pool, &rest, &event) == NGX_OK) {
 
-        rc = ngx_http_idem_is_rpc_response(&event.data, r->connection->log);
+        rc = ngx_http_idem_is_rpc_response(&event.data);
 
         if (rc == NGX_DECLINED) {
             continue;
@@ -100,7 +100,7 @@ ngx_http_idem_keep_events(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         cl.buf = &b;
         cl.next = NULL;
 
-        kept = rc == NGX_ERROR || ngx_http_idem_keep_body(r, ctx, &cl);
+        kept = rc == NGX_ERROR || ngx_http_idem_keep_body(ctx, &cl);
 
         if (kept) {
             break;
@@ -112,8 +112,7 @@ ngx_http_idem_keep_events(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
 
 static ngx_uint_t
-ngx_http_idem_keep_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
-    ngx_chain_t *body)
+ngx_http_idem_keep_body(ngx_http_idem_ctx_t *ctx, ngx_chain_t *body)
 {
     u_char                      digest[NGX_HTTP_IDEM_CANON_DIGEST_LEN];
     ngx_int_t                   rc;
@@ -121,11 +120,9 @@ ngx_http_idem_keep_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_chain_t                *cl;
     ngx_http_idem_keep_t       *rule;
     ngx_http_idem_json_t       *json;
-    ngx_http_idem_canon_mem_t   mem;
 
-    ngx_http_idem_log_mem(&mem, r->connection->log);
-
-    json = ngx_http_idem_json_create(&ctx->conf->keep_options, &mem);
+    json = ngx_http_idem_json_create(&ctx->conf->keep_options,
+                                     &ngx_http_idem_mem);
     if (json == NULL) {
         return 1;
     }

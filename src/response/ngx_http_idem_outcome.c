@@ -199,11 +199,10 @@ ngx_http_idem_outcome_left(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return;
     }
 
-    failed = r->err_status != run->err_status
-             || r->error_page != run->error_page;
+    failed = ngx_http_idem_errors_differ(r, &run->errors);
 
     if (!run->recursive
-        && (r->error_page == run->error_page
+        && (r->error_page == run->errors.error_page
             || run->uri_changes - r->uri_changes > 1))
     {
         failed = 0;

@@ -104,10 +104,13 @@ const ngx_http_idem_problem_t  ngx_http_idem_problems[] = {
 
 
 ngx_int_t
-ngx_http_idem_refuse(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_http_idem_problem_e problem)
+ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_problem_e problem)
 {
-    ngx_int_t  rc;
+    ngx_int_t            rc;
+    ngx_http_request_t  *r;
+
+    r = ctx->request;
 
     if (ngx_http_idem_is_dry_run(ctx)) {
         return ngx_http_idem_dry_run(ctx,
@@ -290,16 +293,10 @@ ngx_http_idem_problem_message(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    text->data = ngx_pnalloc(r->pool, ngx_strlen(detail)
-                                      + ngx_strlen(ctx->answer.reason) + 1);
-    if (text->data == NULL) {
-        return NGX_ERROR;
-    }
-
-    text->len = ngx_sprintf(text->data, "%s%s.", detail, ctx->answer.reason)
-                - text->data;
-
-    return NGX_OK;
+    return ngx_http_idem_print(r->pool, text,
+                               ngx_strlen(detail)
+                               + ngx_strlen(ctx->answer.reason) + 1,
+                               "%s%s.", detail, ctx->answer.reason);
 }
 
 
@@ -310,50 +307,30 @@ ngx_http_idem_problem_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     documentation = &ctx->answer.documentation;
 
-    if (ctx->answer.retryable) {
-        value.data = ngx_pnalloc(r->pool, NGX_TIME_T_LEN);
-        if (value.data == NULL) {
-            return NGX_ERROR;
-        }
-
-        value.len = ngx_sprintf(value.data, "%M",
+    if (ctx->answer.retryable
+        && (ngx_http_idem_print(r->pool, &value, NGX_TIME_T_LEN, "%M",
                                 (ctx->answer.retry_after + 999) / 1000)
-                    - value.data;
-
-        if (ngx_http_idem_add_header(r, "Retry-After", &value)
-            == NULL)
-        {
-            return NGX_ERROR;
-        }
+            != NGX_OK
+            || ngx_http_idem_add_header(r, "Retry-After", &value) != NGX_OK))
+    {
+        return NGX_ERROR;
     }
 
-    if (documentation->len) {
-        value.data = ngx_pnalloc(r->pool, documentation->len
-                                      + sizeof("<>; rel=\"describedby\"") - 1);
-        if (value.data == NULL) {
-            return NGX_ERROR;
-        }
-
-        value.len = ngx_sprintf(value.data, "<%V>; rel=\"describedby\"",
-                                documentation)
-                    - value.data;
-
-        if (ngx_http_idem_add_header(r, "Link", &value) == NULL) {
-            return NGX_ERROR;
-        }
+    if (documentation->len
+        && (ngx_http_idem_print(r->pool, &value,
+                                documentation->len
+                                + sizeof("<>; rel=\"describedby\"") - 1,
+                                "<%V>; rel=\"describedby\"", documentation)
+            != NGX_OK
+            || ngx_http_idem_add_header(r, "Link", &value) != NGX_OK))
+    {
+        return NGX_ERROR;
     }
 
-    if (ctx->answer.body) {
-        ngx_str_set(&value, "en");
+    ngx_str_set(&value, "en");
 
-        if (ngx_http_idem_add_header(r, "Content-Language", &value)
-            == NULL)
-        {
-            return NGX_ERROR;
-        }
-    }
-
-    return NGX_OK;
+    return ctx->answer.body
+           ? ngx_http_idem_add_header(r, "Content-Language", &value) : NGX_OK;
 }
 
 

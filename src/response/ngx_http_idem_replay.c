@@ -146,8 +146,7 @@ ngx_http_idem_replay_unreadable(ngx_http_request_t *r,
                   "read: %s, record %*xs", &ctx->conf->store->name,
                   reason ? reason : "unknown", (size_t) 8, cover->id);
 
-    return ngx_http_idem_refuse(r, ctx,
-                                NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
+    return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
 }
 
 
@@ -312,15 +311,11 @@ ngx_http_idem_replay_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_OK;
     }
 
-    ngx_http_idem_hide_header(r, "X-Idempotency-Expired");
-    ngx_http_idem_hide_header(r, "Idempotent-Replayed");
-    ngx_http_idem_hide_header(r, "X-Original-Request-Time");
+    ngx_http_idem_hide_own_headers(r, 1);
 
     ngx_str_set(&value, "true");
 
-    if (ngx_http_idem_add_header(r, "Idempotent-Replayed", &value)
-        == NULL)
-    {
+    if (ngx_http_idem_add_header(r, "Idempotent-Replayed", &value) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -332,33 +327,34 @@ ngx_http_idem_replay_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     value.len = ngx_http_idem_iso_time(value.data, ctx->answer.original_time)
                 - value.data;
 
-    return ngx_http_idem_add_header(r, "X-Original-Request-Time", &value)
-           ? NGX_OK : NGX_ERROR;
+    return ngx_http_idem_add_header(r, "X-Original-Request-Time", &value);
 }
 
 
 /*
  * Another nginx with this module may be the application, or an application
- * that knows the same header: a client must not get it twice.
+ * that knows the same headers: a client must not get them twice.
  */
 
 void
-ngx_http_idem_hide_header(ngx_http_request_t *r, const char *name)
+ngx_http_idem_hide_own_headers(ngx_http_request_t *r, ngx_uint_t replay)
 {
-    size_t            len;
+    ngx_str_t        *name;
     ngx_uint_t        i;
     ngx_list_part_t  *part;
     ngx_table_elt_t  *h;
-
-    len = ngx_strlen(name);
 
     for (part = &r->headers_out.headers.part; part; part = part->next) {
         h = part->elts;
 
         for (i = 0; i < part->nelts; i++) {
+            name = &h[i].key;
 
-            if (h[i].key.len == len
-                && ngx_strncasecmp(h[i].key.data, (u_char *) name, len) == 0)
+            if (ngx_http_idem_header_is(name, "X-Idempotency-Expired")
+                || (replay
+                    && (ngx_http_idem_header_is(name, "Idempotent-Replayed")
+                        || ngx_http_idem_header_is(name,
+                                               "X-Original-Request-Time"))))
             {
                 h[i].hash = 0;
             }

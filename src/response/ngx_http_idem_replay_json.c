@@ -5,15 +5,15 @@
  */
 
 /*
- * Members that a replay sets in the JSON object it answers with
+ * Sets members of the JSON object that a replay sends
  * (idempotency_replay_json).
  *
- * The body is parsed and written again by canonical/..._json_edit.c.  A body
- * that is not a JSON object is left as it is.  Of an event stream each JSON-RPC
- * response is such an object, and what is around it stays byte for byte.
+ * canonical/..._json_edit.c parses the body and writes it again.  A body that
+ * is not a JSON object stays unchanged.  In an event stream each JSON-RPC
+ * response is rewritten, and everything else stays byte for byte.
  *
- * A large object is parsed in further turns of the event loop.  Called by the
- * replay.
+ * A large object is parsed in several iterations of the event loop.  Called by
+ * the replay.
  */
 
 
@@ -25,10 +25,10 @@
 #include "canonical/ngx_http_idem_json_edit.h"
 
 
-/* a body that is larger is parsed in turns of the event loop */
+/* a larger body is parsed in several iterations of the event loop */
 #define NGX_HTTP_IDEM_REWRITE_SMALL  (256 * 1024)
 
-/* what is done in one of them: 1 to 3 ms */
+/* bytes rewritten per iteration: 1 to 3 ms */
 #define NGX_HTTP_IDEM_REWRITE_WORK   (256 * 1024)
 
 
@@ -45,7 +45,7 @@ static ngx_int_t ngx_http_idem_rewrite_value(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_replay_member_t *member,
     ngx_str_t *value);
 static ngx_int_t ngx_http_idem_rewrite_string(ngx_http_request_t *r,
-    const ngx_http_idem_canon_mem_t *mem, ngx_str_t *value);
+    ngx_str_t *value);
 static ngx_int_t ngx_http_idem_rewrite_events(ngx_http_request_t *r,
     ngx_http_idem_rewrite_t *w, ngx_str_t *body);
 static ngx_int_t ngx_http_idem_rewrite_join(ngx_http_request_t *r,
@@ -59,9 +59,9 @@ static void ngx_http_idem_rewrite_handler(ngx_http_request_t *r,
 
 
 /*
- * NGX_OK whether or not it was rewritten; NGX_ERROR: no memory; NGX_AGAIN: it
- * goes on in further turns, and ngx_http_idem_replay_rewritten() is called in
- * the end.
+ * NGX_OK: rewritten, or not a JSON object; NGX_ERROR: no memory; NGX_AGAIN:
+ * continues in later iterations of the event loop, and calls
+ * ngx_http_idem_replay_rewritten() at the end.
  */
 
 ngx_int_t
@@ -74,7 +74,7 @@ ngx_http_idem_replay_json(ngx_http_request_t *r,
     ngx_http_idem_rewrite_t        *w;
     ngx_http_idem_replay_member_t  *member;
 
-    /* what the application itself encoded is not ours to open */
+    /* a body that the application has encoded stays unchanged */
 
     if (r->headers_out.content_encoding || body->len == 0) {
         return NGX_OK;
@@ -176,8 +176,8 @@ ngx_http_idem_replay_json_cleanup(ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * For this request: of its own body, with its JSON type; or of variables.
- * NGX_DECLINED: the stored one stays.
+ * The value to set: a member of this request's body, with its JSON type, or a
+ * text with variables.  NGX_DECLINED: the stored value stays.
  */
 
 static ngx_int_t
@@ -185,17 +185,14 @@ ngx_http_idem_rewrite_value(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_replay_member_t *member, ngx_str_t *value)
 {
     ngx_int_t                           rc;
-    ngx_http_idem_canon_mem_t           mem;
     const ngx_http_idem_json_member_t  *m;
-
-    ngx_http_idem_log_mem(&mem, r->connection->log);
 
     if (member->from.len) {
 
         m = ctx->body.parsed
             ? ngx_http_idem_json_member(ctx->body.json, member->wanted) : NULL;
 
-        /* without it, or with two of it */
+        /* the member is missing, or occurs twice */
 
         if (m == NULL || m->count != 1
             || m->kind == NGX_HTTP_IDEM_JSON_ARRAY
@@ -207,27 +204,26 @@ ngx_http_idem_rewrite_value(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         *value = m->value;
 
         return (m->kind == NGX_HTTP_IDEM_JSON_STRING)
-               ? ngx_http_idem_rewrite_string(r, &mem, value) : NGX_OK;
+               ? ngx_http_idem_rewrite_string(r, value) : NGX_OK;
     }
 
     if (ngx_http_complex_value(r, &member->value, value) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    /* true, 17, "text" or {"a":1} as they are; all else is a string */
+    /* valid JSON is set unchanged, any other text as a string */
 
-    rc = ngx_http_idem_json_valid(value, &mem);
+    rc = ngx_http_idem_json_valid(value, &ngx_http_idem_mem);
 
     return (rc == NGX_DECLINED)
-           ? ngx_http_idem_rewrite_string(r, &mem, value) : rc;
+           ? ngx_http_idem_rewrite_string(r, value) : rc;
 }
 
 
 /* a variable may have any bytes, and JSON has UTF-8 only */
 
 static ngx_int_t
-ngx_http_idem_rewrite_string(ngx_http_request_t *r,
-    const ngx_http_idem_canon_mem_t *mem, ngx_str_t *value)
+ngx_http_idem_rewrite_string(ngx_http_request_t *r, ngx_str_t *value)
 {
     u_char     *p;
     ngx_int_t   rc;
@@ -241,7 +237,7 @@ ngx_http_idem_rewrite_string(ngx_http_request_t *r,
                  - p;
     value->data = p;
 
-    rc = ngx_http_idem_json_valid(value, mem);
+    rc = ngx_http_idem_json_valid(value, &ngx_http_idem_mem);
 
     if (rc == NGX_DECLINED) {
         ngx_str_set(value, "null");
@@ -279,8 +275,7 @@ ngx_http_idem_rewrite_events(ngx_http_request_t *r,
         }
 
         if (rc == NGX_OK) {
-            rc = ngx_http_idem_is_rpc_response(&event.data,
-                                               r->connection->log);
+            rc = ngx_http_idem_is_rpc_response(&event.data);
         }
 
         if (rc == NGX_DECLINED) {
@@ -316,7 +311,7 @@ ngx_http_idem_rewrite_events(ngx_http_request_t *r,
 }
 
 
-/* the events that were rewritten, and all that is between them */
+/* joins the rewritten events and everything between them */
 
 static ngx_int_t
 ngx_http_idem_rewrite_join(ngx_http_request_t *r, ngx_array_t *events,
@@ -380,8 +375,7 @@ static ngx_int_t
 ngx_http_idem_rewrite_init(ngx_http_request_t *r, ngx_http_idem_rewrite_t *w,
     ngx_str_t *body)
 {
-    u_char                     *p;
-    ngx_http_idem_canon_mem_t   mem;
+    u_char  *p;
 
     p = ngx_pnalloc(r->pool, ngx_http_idem_json_edit_size(body, w->set,
                                                           w->nset));
@@ -389,8 +383,6 @@ ngx_http_idem_rewrite_init(ngx_http_request_t *r, ngx_http_idem_rewrite_t *w,
         return NGX_ERROR;
     }
 
-    ngx_http_idem_log_mem(&mem, r->connection->log);
-
     return ngx_http_idem_json_edit_init(&w->edit, body, w->set, w->nset, p,
-                                        &mem);
+                                        &ngx_http_idem_mem);
 }

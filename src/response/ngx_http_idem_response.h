@@ -27,6 +27,13 @@
 /* a bit of r->buffered that no filter of nginx uses */
 #define NGX_HTTP_IDEM_BUFFERED  0x08
 
+/* nginx ends the request as soon as nothing keeps it alive */
+#if (nginx_version >= 1025004)
+#define ngx_http_idem_is_ending(r)  ((r)->done || (r)->main->terminated)
+#else
+#define ngx_http_idem_is_ending(r)  ((r)->done)
+#endif
+
 
 typedef struct ngx_http_idem_deflate_s  ngx_http_idem_deflate_t;
 typedef struct ngx_http_idem_segment_s  ngx_http_idem_segment_t;
@@ -84,29 +91,22 @@ typedef struct {
 } ngx_http_idem_problem_t;
 
 
-/* a response that is captured, and held until it is stored */
+/*
+ * A response that is captured, and held until it is stored.  A response that
+ * replaces another one clears the members before "blocks".
+ */
 
 typedef struct {
-    size_t                     max_response;
     ngx_chain_t               *held;
     ngx_chain_t               *tail;            /* last piece of "held"     */
     ngx_chain_t              **last;
-    ngx_http_idem_held_t      *blocks;          /* memory of large pieces   */
-    ngx_chain_t                end;             /* preallocated last link,  */
-    ngx_buf_t                  end_buf;         /* needs no memory          */
     ngx_http_idem_segment_t   *segments;        /* parts held while
                                                    subrequests ran          */
     size_t                     head_size;       /* encoded header           */
     size_t                     held_size;       /* header and body          */
     ngx_http_idem_response_t   response;
-    ngx_http_idem_deflate_t   *deflate;         /* in progress              */
-    ngx_chain_t               *compressed;      /* body of the record       */
-    ngx_http_idem_file_t      *file;            /* state of a file response */
-    ngx_msec_t                 app_ttl;         /* X-Idempotency-Store      */
-    ngx_int_t                  instead;         /* status of the response
-                                                   that a filter sends in
-                                                   its place                */
 
+    ngx_msec_t                 app_ttl;         /* X-Idempotency-Store      */
     unsigned                   app_off:1;       /* X-Idempotency-Store      */
     unsigned                   through:1;       /* sent without being held,
                                                    settled at its end       */
@@ -116,6 +116,17 @@ typedef struct {
     unsigned                   charset:1;       /* set early for autoindex  */
     unsigned                   ranges:1;        /* a range may be cut from
                                                    the held body            */
+
+    ngx_http_idem_held_t      *blocks;          /* memory of large pieces   */
+    size_t                     max_response;
+    ngx_chain_t                end;             /* preallocated last link,  */
+    ngx_buf_t                  end_buf;         /* needs no memory          */
+    ngx_http_idem_deflate_t   *deflate;         /* in progress              */
+    ngx_chain_t               *compressed;      /* body of the record       */
+    ngx_http_idem_file_t      *file;            /* state of a file response */
+    ngx_int_t                  instead;         /* status of the response
+                                                   that a filter sends in
+                                                   its place                */
 } ngx_http_idem_capture_t;
 
 
@@ -221,14 +232,12 @@ ngx_int_t ngx_http_idem_instead(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t status);
 ngx_int_t ngx_http_idem_commit(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-void ngx_http_idem_commit_stored(ngx_http_request_t *r,
+void ngx_http_idem_commit_done(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_commit_block(ngx_http_request_t *r);
 void ngx_http_idem_commit_unblock(ngx_http_request_t *r);
 void ngx_http_idem_commit_return(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t rc);
-ngx_uint_t ngx_http_idem_is_file(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in);
 ngx_int_t ngx_http_idem_file_body(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t **in);
 void ngx_http_idem_file_reset(ngx_http_idem_ctx_t *ctx);
@@ -261,6 +270,9 @@ ngx_int_t ngx_http_idem_stream_subrequest(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *in);
 ngx_chain_t *ngx_http_idem_probe(ngx_http_request_t *r, ngx_chain_t *in,
     ngx_int_t *rc);
+ngx_int_t ngx_http_idem_content_type(ngx_http_request_t *r,
+    ngx_array_t *headers);
+void ngx_http_idem_set_content_type(ngx_http_request_t *r, ngx_str_t *value);
 void ngx_http_idem_charset(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_subrequest_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -272,8 +284,8 @@ ngx_int_t ngx_http_idem_restore_head(ngx_http_request_t *r,
     ngx_http_idem_response_t *response);
 ngx_int_t ngx_http_idem_output(ngx_http_request_t *r, ngx_buf_t *b,
     ngx_str_t *body);
-ngx_int_t ngx_http_idem_refuse(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_http_idem_problem_e problem);
+ngx_int_t ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_problem_e problem);
 ngx_int_t ngx_http_idem_refuse_instead(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_refuse_again(ngx_http_request_t *r,
@@ -297,9 +309,12 @@ void ngx_http_idem_deflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_inflate(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response,
     ngx_str_t *body);
-void ngx_http_idem_hide_header(ngx_http_request_t *r, const char *name);
-ngx_table_elt_t *ngx_http_idem_add_header(ngx_http_request_t *r,
-    const char *name, ngx_str_t *value);
+ngx_int_t ngx_http_idem_keep_header(ngx_array_t *headers,
+    ngx_http_idem_header_e kind, ngx_uint_t valid, ngx_str_t *name,
+    ngx_str_t *value);
+void ngx_http_idem_hide_own_headers(ngx_http_request_t *r, ngx_uint_t replay);
+ngx_int_t ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
+    ngx_str_t *value);
 u_char *ngx_http_idem_iso_time(u_char *p, uint64_t msec);
 
 /* ..._sse.c: events of a stored text/event-stream */
@@ -322,7 +337,7 @@ ngx_int_t ngx_http_idem_sse_next(ngx_pool_t *pool, ngx_str_t *rest,
 void ngx_http_idem_sse_resume(ngx_http_request_t *r, ngx_str_t *body);
 
 /* NGX_OK: a JSON-RPC response; NGX_DECLINED: none; NGX_ERROR: no memory */
-ngx_int_t ngx_http_idem_is_rpc_response(ngx_str_t *data, ngx_log_t *log);
+ngx_int_t ngx_http_idem_is_rpc_response(ngx_str_t *data);
 
 #define ngx_http_idem_header_is(name, text)                                   \
     ((name)->len == sizeof(text) - 1                                          \

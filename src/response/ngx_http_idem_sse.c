@@ -282,13 +282,12 @@ ngx_http_idem_sse_resume(ngx_http_request_t *r, ngx_str_t *body)
 
 
 ngx_int_t
-ngx_http_idem_is_rpc_response(ngx_str_t *data, ngx_log_t *log)
+ngx_http_idem_is_rpc_response(ngx_str_t *data)
 {
     u_char                              digest[NGX_HTTP_IDEM_CANON_DIGEST_LEN];
     ngx_int_t                           rc;
     ngx_uint_t                          i, count[NGX_HTTP_IDEM_RPC_N];
     ngx_http_idem_json_t               *json;
-    ngx_http_idem_canon_mem_t           mem;
 
     /* a quick check saves the parser in most cases */
 
@@ -298,9 +297,8 @@ ngx_http_idem_is_rpc_response(ngx_str_t *data, ngx_log_t *log)
         return NGX_DECLINED;
     }
 
-    ngx_http_idem_log_mem(&mem, log);
-
-    json = ngx_http_idem_json_create(&ngx_http_idem_rpc_options, &mem);
+    json = ngx_http_idem_json_create(&ngx_http_idem_rpc_options,
+                                     &ngx_http_idem_mem);
     if (json == NULL) {
         return NGX_ERROR;
     }

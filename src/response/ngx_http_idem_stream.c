@@ -33,8 +33,6 @@
 
 static ngx_uint_t ngx_http_idem_unbuffered(ngx_http_upstream_t *u);
 static void ngx_http_idem_stream_write_handler(ngx_event_t *wev);
-static ngx_int_t ngx_http_idem_stream_end(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_stream_through(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_reason_e reason,
     ngx_chain_t *in);
@@ -44,7 +42,6 @@ static ngx_int_t ngx_http_idem_stream_next(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *out);
 static ngx_int_t ngx_http_idem_stream_chain(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t **out);
-static size_t ngx_http_idem_stream_ready(ngx_http_idem_ctx_t *ctx);
 static ngx_chain_t *ngx_http_idem_stream_rest(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_stream_gone(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -239,7 +236,22 @@ ngx_http_idem_stream_body(ngx_http_request_t *r,
     ctx->stream.flush |= flush;
 
     if (last) {
-        return ngx_http_idem_stream_end(r, ctx);
+        ctx->stream.ended = 1;
+        ctx->stream.flush = 1;
+
+        if (r->postponed || r != r->connection->data) {
+            /* subrequests may still add to the response */
+            ctx->capture.composed = 1;
+            return ngx_http_idem_stream_through(r, ctx,
+                                                NGX_HTTP_IDEM_REASON_STREAM,
+                                                NULL);
+        }
+
+        /* the end itself is sent after the commit */
+
+        (void) ngx_http_idem_stream_pass(r, ctx);
+
+        return ngx_http_idem_complete(r, ctx);
     }
 
     if (flush && ngx_http_idem_upstream_broke(r, ctx)) {
@@ -265,31 +277,6 @@ ngx_http_idem_stream_body(ngx_http_request_t *r,
 }
 
 
-/* everything but the end was sent or is being sent */
-
-static ngx_int_t
-ngx_http_idem_stream_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
-{
-    ctx->stream.ended = 1;
-    ctx->stream.flush = 1;
-
-    if (r->postponed || r != r->connection->data) {
-
-        /* subrequests may still add to the response */
-
-        ctx->capture.composed = 1;
-
-        return ngx_http_idem_stream_through(r, ctx,
-                                            NGX_HTTP_IDEM_REASON_STREAM,
-                                            NULL);
-    }
-
-    (void) ngx_http_idem_stream_pass(r, ctx);
-
-    return ngx_http_idem_complete(r, ctx);
-}
-
-
 /* it can't be kept: sends the held but unsent data, then the rest */
 
 static ngx_int_t
@@ -300,9 +287,7 @@ ngx_http_idem_stream_through(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     ngx_http_idem_let_through(r, ctx, reason);
 
-    if (ctx->capture.through) {
-        ngx_http_idem_through_end(r, ctx, in);
-    }
+    ngx_http_idem_through_end(r, ctx, in);
 
     *ctx->capture.last = in;
 
@@ -485,7 +470,18 @@ ngx_http_idem_stream_chain(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ll = out;
     b = NULL;
 
-    len = ngx_http_idem_stream_ready(ctx);
+    /*
+     * with a Content-Length the last byte ends the response for the client:
+     * it is withheld until the commit
+     */
+
+    len = ctx->capture.response.body_len;
+
+    if (s->length > 0 && (off_t) len >= s->length) {
+        len = (size_t) s->length - 1;
+    }
+
+    len -= ngx_min(len, s->passed);
 
     if (len && s->piece == NULL) {
         s->piece = ctx->capture.held;
@@ -551,26 +547,6 @@ ngx_http_idem_stream_chain(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     s->recycled = 0;
 
     return NGX_OK;
-}
-
-
-/*
- * How many bytes may be sent.  With a Content-Length the last byte ends the
- * response for the client, so it is withheld until the commit.
- */
-
-static size_t
-ngx_http_idem_stream_ready(ngx_http_idem_ctx_t *ctx)
-{
-    size_t  len;
-
-    len = ctx->capture.response.body_len;
-
-    if (ctx->stream.length > 0 && (off_t) len >= ctx->stream.length) {
-        len = (size_t) ctx->stream.length - 1;
-    }
-
-    return (len > ctx->stream.passed) ? len - ctx->stream.passed : 0;
 }
 
 

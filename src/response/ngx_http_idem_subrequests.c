@@ -41,7 +41,7 @@ struct ngx_http_idem_segment_s {
 
 
 static ngx_uint_t ngx_http_idem_slice(ngx_http_request_t *r);
-static ngx_int_t ngx_http_idem_slice_body(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idem_hold_part(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *in);
 static ngx_int_t ngx_http_idem_segment(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -103,7 +103,8 @@ ngx_http_idem_subrequest_body(ngx_http_request_t *r,
     if (in && r == r->connection->data && r->postponed == NULL
         && ngx_http_idem_slice(r))
     {
-        return ngx_http_idem_slice_body(r, ctx, in);
+        ctx->capture.composed = 1;
+        return ngx_http_idem_hold_part(r, ctx, in);
     }
 
     out = ngx_http_idem_probe(r, in, &rc);
@@ -122,27 +123,28 @@ ngx_http_idem_subrequest_body(ngx_http_request_t *r,
 }
 
 
+/* holds data of the main request or of a slice, in the order of the response */
+
 static ngx_int_t
-ngx_http_idem_slice_body(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
+ngx_http_idem_hold_part(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_chain_t *in)
 {
     ngx_http_idem_reason_e  reason;
-
-    ctx->capture.composed = 1;
 
     for ( /* void */ ; in; in = in->next) {
         reason = ngx_http_idem_hold(r->main, ctx, in->buf);
 
-        if (reason != NGX_HTTP_IDEM_REASON_NONE) {
-
-            if (ngx_http_idem_compose(r->main, ctx, reason)
-                == NGX_ERROR)
-            {
-                return NGX_ERROR;
-            }
-
-            return ngx_http_idem_pass_body(r, in);
+        if (reason == NGX_HTTP_IDEM_REASON_NONE) {
+            continue;
         }
+
+        if (r == r->main) {
+            /* the end of the response, if it has come, is in "in" */
+            ctx->capture.ended = 0;
+        }
+
+        return (ngx_http_idem_compose(r->main, ctx, reason) == NGX_ERROR)
+               ? NGX_ERROR : ngx_http_idem_pass_body(r, in);
     }
 
     return NGX_OK;
@@ -203,9 +205,8 @@ ngx_int_t
 ngx_http_idem_subrequests_pending(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
 {
-    ngx_int_t               rc;
-    ngx_chain_t            *cl;
-    ngx_http_idem_reason_e  reason;
+    ngx_int_t     rc;
+    ngx_chain_t  *cl;
 
     if (in == NULL) {
 
@@ -228,21 +229,7 @@ ngx_http_idem_subrequests_pending(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    for ( /* void */ ; in; in = in->next) {
-        reason = ngx_http_idem_hold(r, ctx, in->buf);
-
-        if (reason != NGX_HTTP_IDEM_REASON_NONE) {
-            ctx->capture.ended = 0;
-
-            if (ngx_http_idem_compose(r, ctx, reason) == NGX_ERROR) {
-                return NGX_ERROR;
-            }
-
-            return ngx_http_idem_pass_body(r, in);
-        }
-    }
-
-    return NGX_OK;
+    return ngx_http_idem_hold_part(r, ctx, in);
 }
 
 

@@ -6,19 +6,17 @@
 
 /*
  * The operations of a remote store, whichever backend it has: how they
- * complete, and the waiters of this worker.
+ * complete, and what is sent again by itself.
  *
  * Every operation can be resent: the token identifies the owner of a lock.
  * A begin that is abandoned after it was sent is followed by a release of its
- * token, which is retried for as long as the lease could last.  Under hold, a
- * release is followed by further ones if it failed, or if a delayed copy of
- * the begin or of a renewal may still write the lock; and another worker sends
- * them if this one exits (..._orphans.c).
+ * token, and a release that failed by another one, which is retried for as
+ * long as the lease could last.  Under hold, further ones also follow if a
+ * delayed copy of the begin or of a renewal may still write the lock; and
+ * another worker sends them if this one exits (..._orphans.c).
  *
  * A watch is queued before it is sent, so that a notification that overtakes
- * the reply finds the watch.  Notifications may get lost or be forged.
- * Therefore a watch also polls, more often if there are no notifications, and
- * a spurious wake-up does no harm.
+ * the reply finds the watch.
  *
  * Called by the backends; calls their connections.
  */
@@ -53,13 +51,10 @@
 #define NGX_HTTP_IDEM_ADOPT_N     256
 #define NGX_HTTP_IDEM_ADOPT_MORE  10
 
-/* polling interval, ms: the first without notifications; with them */
-#define NGX_HTTP_IDEM_POLL_MIN  10
-#define NGX_HTTP_IDEM_POLL_MAX  1000
 
-
-static ngx_int_t ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked);
-static ngx_int_t ngx_http_idem_remote_undo_start(
+static ngx_int_t ngx_http_idem_remote_end(ngx_http_idem_op_t *op);
+static void ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked);
+static void ngx_http_idem_remote_undo_start(
     ngx_http_idem_remote_t *remote, u_char *id, u_char *token,
     ngx_msec_t life, ngx_uint_t hold, ngx_uint_t adopted);
 static void ngx_http_idem_remote_stuck(ngx_http_idem_remote_t *remote,
@@ -71,8 +66,6 @@ static void ngx_http_idem_remote_adopt(ngx_event_t *ev);
 static ngx_int_t ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op);
 static void ngx_http_idem_remote_undo_handler(ngx_event_t *ev);
 static void ngx_http_idem_remote_unwatch(ngx_http_idem_op_t *op);
-static void ngx_http_idem_remote_post(ngx_http_idem_op_t *op);
-static void ngx_http_idem_remote_watch_handler(ngx_event_t *ev);
 
 
 const ngx_http_idem_remote_functions_t  ngx_http_idem_remote_functions = {
@@ -84,11 +77,11 @@ const ngx_http_idem_remote_functions_t  ngx_http_idem_remote_functions = {
     ngx_http_idem_remote_start,
     ngx_http_idem_remote_over,
     ngx_http_idem_remote_leave,
-    ngx_http_idem_remote_wait,
+    ngx_http_idem_poll_wait,
     ngx_http_idem_remote_complete,
     ngx_http_idem_remote_fail,
     ngx_http_idem_remote_repeated,
-    ngx_http_idem_remote_wake,
+    ngx_http_idem_polls_wake,
     ngx_http_idem_remote_message
 };
 
@@ -98,21 +91,13 @@ ngx_http_idem_remote_init(ngx_http_idem_remote_t *remote,
     const ngx_http_idem_remote_type_t *type, ngx_http_idem_store_t *store,
     ngx_msec_t timeout)
 {
-    ngx_uint_t  i;
-
     remote->type = type;
     remote->store = store;
     remote->timeout = timeout;
 
-    for (i = 0; i < NGX_HTTP_IDEM_WATCHES; i++) {
-        ngx_queue_init(&remote->watches[i]);
-    }
+    ngx_http_idem_polls_init(&remote->polls);
 
-    remote->adopt.handler = ngx_http_idem_remote_adopt;
-    remote->adopt.data = remote;
-    remote->adopt.log = ngx_cycle->log;
-    remote->adopt.cancelable = 1;
-
+    ngx_housekeeping_init(&remote->adopt, ngx_http_idem_remote_adopt, remote);
     ngx_add_timer(&remote->adopt, NGX_HTTP_IDEM_ADOPT);
 }
 
@@ -120,9 +105,7 @@ ngx_http_idem_remote_init(ngx_http_idem_remote_t *remote,
 void
 ngx_http_idem_remote_exit(ngx_http_idem_remote_t *remote)
 {
-    if (remote->adopt.timer_set) {
-        ngx_del_timer(&remote->adopt);
-    }
+    ngx_housekeeping_stop(&remote->adopt);
 }
 
 
@@ -133,16 +116,7 @@ ngx_http_idem_remote_ask(ngx_http_idem_op_t *op)
         return NGX_AGAIN;
     }
 
-    if (ngx_http_idem_remote_is_undo(op)) {
-
-        if (ngx_http_idem_remote_undo_again(op) == NGX_OK) {
-            return NGX_AGAIN;
-        }
-
-        ngx_http_idem_remote_undone(op);
-    }
-
-    return NGX_OK;
+    return ngx_http_idem_remote_end(op);
 }
 
 
@@ -157,7 +131,8 @@ ngx_http_idem_remote_watch(ngx_http_idem_op_t *op)
 
     op->woken = 0;
 
-    ngx_queue_insert_tail(&remote->watches[op->id[0]], &op->queue);
+    ngx_queue_insert_tail(&remote->polls.by_id[op->id[0]],
+                          &op->queue);
 
     remote->nwatches++;
     remote->type->listen(op);
@@ -197,7 +172,7 @@ ngx_http_idem_remote_cancel(ngx_http_idem_op_t *op)
         ngx_http_idem_remote_unwatch(op);
 
     } else if (op->kind == NGX_HTTP_IDEM_OP_BEGIN && tried) {
-        (void) ngx_http_idem_remote_undo(op);
+        ngx_http_idem_remote_undo(op);
     }
 }
 
@@ -208,13 +183,7 @@ ngx_http_idem_remote_start(ngx_http_idem_op_t *op,
 {
     /* not cancelable: a worker that shuts down waits for it */
 
-    ngx_memzero(&op->timer, sizeof(ngx_event_t));
-
-    op->timer.handler = timeout;
-    op->timer.data = op;
-    op->timer.log = ngx_cycle->log;
-
-    ngx_add_timer(&op->timer, time);
+    ngx_http_idem_op_timer(op, timeout, time);
 }
 
 
@@ -247,13 +216,7 @@ ngx_http_idem_remote_leave(ngx_http_idem_op_t *op)
 {
     void  *call;
 
-    if (op->timer.timer_set) {
-        ngx_del_timer(&op->timer);
-    }
-
-    if (op->timer.posted) {
-        ngx_delete_posted_event(&op->timer);
-    }
+    ngx_housekeeping_stop(&op->timer);
 
     call = op->state_data;
     op->state_data = NULL;
@@ -265,8 +228,7 @@ ngx_http_idem_remote_leave(ngx_http_idem_op_t *op)
 void
 ngx_http_idem_remote_fail(ngx_http_idem_op_t *op, const char *error)
 {
-    op->result = NGX_HTTP_IDEM_ERROR;
-    op->error = error;
+    ngx_http_idem_op_error(op, error);
 
     if (ngx_http_idem_remote_leave(op)) {
         ngx_http_idem_remote_repeated(op);
@@ -293,7 +255,7 @@ ngx_http_idem_remote_repeated(ngx_http_idem_op_t *op)
                    || op->found.state != NGX_HTTP_IDEM_COMPLETED))
     {
         /* an unknown outcome may be a lock that is released later */
-        (void) ngx_http_idem_remote_undo(op);
+        ngx_http_idem_remote_undo(op);
     }
 }
 
@@ -305,10 +267,29 @@ ngx_http_idem_remote_complete(ngx_http_idem_op_t *op)
         ngx_http_idem_remote_unwatch(op);
     }
 
+    if (ngx_http_idem_remote_end(op) == NGX_OK) {
+        ngx_http_idem_store_complete(op);
+    }
+}
+
+
+/*
+ * The operation has its result.  A release that failed is followed by further
+ * ones, and so is one that a delayed copy may undo under hold, where the lock
+ * would not expire.  NGX_AGAIN: it is such a further one, and continues.
+ */
+
+static ngx_int_t
+ngx_http_idem_remote_end(ngx_http_idem_op_t *op)
+{
+    if (op->kind != NGX_HTTP_IDEM_OP_RELEASE) {
+        return NGX_OK;
+    }
+
     if (ngx_http_idem_remote_is_undo(op)) {
 
         if (ngx_http_idem_remote_undo_again(op) == NGX_OK) {
-            return;
+            return NGX_AGAIN;
         }
 
         ngx_http_idem_remote_undone(op);
@@ -316,15 +297,14 @@ ngx_http_idem_remote_complete(ngx_http_idem_op_t *op)
         /* no error: another request has the record, or the lease is over */
         op->result = NGX_HTTP_IDEM_OK;
 
-    } else if (op->kind == NGX_HTTP_IDEM_OP_RELEASE && op->hold
-               && (op->lock.stray || op->result == NGX_HTTP_IDEM_ERROR)
-               && ngx_http_idem_remote_undo(op) == NGX_OK)
+    } else if ((op->hold && op->lock.stray)
+               || (op->result == NGX_HTTP_IDEM_ERROR
+                   && (op->hold || !op->bad_record)))
     {
-        /* under hold the lock would not expire */
-        op->kept = 1;
+        ngx_http_idem_remote_undo(op);
     }
 
-    ngx_http_idem_store_complete(op);
+    return NGX_OK;
 }
 
 
@@ -333,12 +313,12 @@ ngx_http_idem_remote_complete(ngx_http_idem_op_t *op)
  * begin, one that a delayed copy may write again, or one whose release failed.
  */
 
-static ngx_int_t
+static void
 ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked)
 {
     /* as long as the lock may live: under hold it outlives its lease */
 
-    return ngx_http_idem_remote_undo_start(ngx_http_idem_remote(locked),
+    ngx_http_idem_remote_undo_start(ngx_http_idem_remote(locked),
                             locked->id, locked->token,
                             locked->hold ? ngx_http_idem_lock_life(locked)
                                          : locked->lease,
@@ -346,7 +326,7 @@ ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked)
 }
 
 
-static ngx_int_t
+static void
 ngx_http_idem_remote_undo_start(ngx_http_idem_remote_t *remote, u_char *id,
     u_char *token, ngx_msec_t life, ngx_uint_t hold, ngx_uint_t adopted)
 {
@@ -364,7 +344,7 @@ ngx_http_idem_remote_undo_start(ngx_http_idem_remote_t *remote, u_char *id,
                                                "there are too many");
         }
 
-        return NGX_DECLINED;
+        return;
     }
 
     remote->undos++;
@@ -389,8 +369,6 @@ ngx_http_idem_remote_undo_start(ngx_http_idem_remote_t *remote, u_char *id,
     }
 
     ngx_http_idem_op_detach(op);
-
-    return NGX_OK;
 }
 
 
@@ -409,7 +387,7 @@ ngx_http_idem_remote_stuck(ngx_http_idem_remote_t *remote, const char *what)
                             &remote->store->name, what)
                - text;
 
-    ngx_http_idem_log_repeated(ngx_cycle->log, &line);
+    ngx_http_idem_log_repeated(NGX_LOG_ERR, ngx_cycle->log, &line, NULL);
 }
 
 
@@ -458,9 +436,9 @@ ngx_http_idem_remote_adopt(ngx_event_t *ev)
     n = ngx_http_idem_orphans_adopt(remote->store, adopted, max);
 
     for (i = 0; i < n; i++) {
-        (void) ngx_http_idem_remote_undo_start(remote, adopted[i].id,
-                                               adopted[i].token,
-                                               adopted[i].life, 1, 1);
+        ngx_http_idem_remote_undo_start(remote, adopted[i].id,
+                                        adopted[i].token, adopted[i].life, 1,
+                                        1);
     }
 
     if (n) {
@@ -542,127 +520,17 @@ ngx_http_idem_remote_undo_handler(ngx_event_t *ev)
 
 
 void
-ngx_http_idem_remote_wait(ngx_http_idem_op_t *op, ngx_msec_t poll)
-{
-    ngx_msec_t  next;
-
-    if (op->woken) {
-
-        /*
-         * The notification was read before this reply, in the same iteration
-         * of the event loop; leave() has deleted the event that was posted
-         * then.
-         */
-
-        ngx_http_idem_remote_post(op);
-        return;
-    }
-
-    next = NGX_HTTP_IDEM_POLL_MAX;
-
-    if (poll) {
-        next = NGX_HTTP_IDEM_POLL_MIN << ngx_min(op->attempt, 8);
-        next = ngx_min(next, poll);
-    }
-
-    next = next - next / 4 + ngx_random() % (next / 4 + 1);
-    next = ngx_min(next, op->found.left + 1);
-
-    op->timer.handler = ngx_http_idem_remote_watch_handler;
-    op->timer.cancelable = 1;
-
-    ngx_add_timer(&op->timer, next);
-}
-
-
-/* posted, since the caller may be in the middle of another request */
-
-static void
-ngx_http_idem_remote_post(ngx_http_idem_op_t *op)
-{
-    op->woken = 1;
-    op->timer.handler = ngx_http_idem_remote_watch_handler;
-
-    ngx_post_event(&op->timer, &ngx_posted_events);
-}
-
-
-static void
-ngx_http_idem_remote_watch_handler(ngx_event_t *ev)
-{
-    ngx_http_idem_op_t  *op;
-
-    op = ev->data;
-
-    op->result = NGX_HTTP_IDEM_OK;
-
-    /* if the watch was sent and not answered, its reply will be ignored */
-
-    ngx_http_idem_remote_cancel(op);
-
-    ngx_http_idem_store_complete(op);
-}
-
-
-void
-ngx_http_idem_remote_wake(ngx_http_idem_remote_t *remote, u_char *id)
-{
-    ngx_queue_t         *q, *head;
-    ngx_http_idem_op_t  *op;
-
-    head = &remote->watches[id[0]];
-
-    for (q = ngx_queue_head(head); q != head; q = ngx_queue_next(q)) {
-        op = ngx_queue_data(q, ngx_http_idem_op_t, queue);
-
-        if (ngx_memcmp(op->id, id, NGX_HTTP_IDEM_ID_LEN) == 0) {
-            ngx_http_idem_remote_post(op);
-        }
-    }
-}
-
-
-void
-ngx_http_idem_remote_wake_all(ngx_http_idem_remote_t *remote)
-{
-    ngx_uint_t    i;
-    ngx_queue_t  *q, *head;
-
-    for (i = 0; i < NGX_HTTP_IDEM_WATCHES; i++) {
-        head = &remote->watches[i];
-
-        for (q = ngx_queue_head(head); q != head; q = ngx_queue_next(q)) {
-            ngx_http_idem_remote_post(
-                       ngx_queue_data(q, ngx_http_idem_op_t, queue));
-        }
-    }
-}
-
-
-void
 ngx_http_idem_remote_message(ngx_http_idem_remote_t *remote,
     ngx_http_idem_store_t *store, u_char *hex, size_t len,
     ngx_uint_t removed)
 {
-    u_char      id[NGX_HTTP_IDEM_ID_LEN];
-    ngx_int_t   n;
-    ngx_uint_t  i;
+    u_char  id[NGX_HTTP_IDEM_ID_LEN];
 
-    if (len != 2 * NGX_HTTP_IDEM_ID_LEN) {
+    if (ngx_http_idem_id_parse(hex, len, id) != NGX_OK) {
         return;
     }
 
-    for (i = 0; i < NGX_HTTP_IDEM_ID_LEN; i++) {
-        n = ngx_hextoi(hex + 2 * i, 2);
-
-        if (n == NGX_ERROR) {
-            return;
-        }
-
-        id[i] = (u_char) n;
-    }
-
-    ngx_http_idem_remote_wake(remote, id);
+    ngx_http_idem_polls_wake(&remote->polls, id);
 
     if (removed && store->forget) {
         store->forget(store, id);

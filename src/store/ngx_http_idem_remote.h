@@ -6,8 +6,8 @@
 
 /*
  * The code that all remote backends share (those whose records are on a
- * server): how an operation that was sent completes, the release that follows
- * an abandoned begin, and the waiters of this worker.
+ * server): how an operation that was sent completes, and the release that
+ * follows an abandoned begin, or a release that failed.
  *
  * A backend has a ngx_http_idem_remote_t as the first member of its conf, and
  * implements the few functions of ngx_http_idem_remote_type_t.  A backend
@@ -24,9 +24,6 @@
 
 #include <ngx_config.h>
 #include <ngx_core.h>
-
-
-#define NGX_HTTP_IDEM_WATCHES  256
 
 
 typedef struct {
@@ -61,7 +58,8 @@ typedef struct {
     ngx_event_t  adopt;                          /* ... of workers that are
                                                     gone */
     ngx_uint_t   nwatches;
-    ngx_queue_t  watches[NGX_HTTP_IDEM_WATCHES];
+    ngx_http_idem_polls_t
+                 polls;
 } ngx_http_idem_remote_t;
 
 
@@ -102,12 +100,9 @@ ngx_int_t ngx_http_idem_remote_over(ngx_http_idem_op_t *op);
 
 /*
  * The reply has arrived.  leave() detaches the operation from its call,
- * wait() makes a watch wait, complete() calls the handler.  A watch waits for
- * op->found.left ms at most.  With "poll" it checks the record every "poll"
- * ms at the latest; 0: the server notifies the worker of changes.
+ * complete() calls the handler; or a watch waits, see ..._poll_wait().
  */
 ngx_uint_t ngx_http_idem_remote_leave(ngx_http_idem_op_t *op);
-void ngx_http_idem_remote_wait(ngx_http_idem_op_t *op, ngx_msec_t poll);
 void ngx_http_idem_remote_complete(ngx_http_idem_op_t *op);
 
 /* No reply will arrive: sets the error.  The caller then calls complete(). */
@@ -115,10 +110,6 @@ void ngx_http_idem_remote_fail(ngx_http_idem_op_t *op, const char *error);
 
 /* Called before complete(): a begin or a renewal was sent more than once. */
 void ngx_http_idem_remote_repeated(ngx_http_idem_op_t *op);
-
-/* wake the watches of one record, or of all, after a possible change */
-void ngx_http_idem_remote_wake(ngx_http_idem_remote_t *remote, u_char *id);
-void ngx_http_idem_remote_wake_all(ngx_http_idem_remote_t *remote);
 
 /*
  * A notification from the server: the record with this id (in hex) changed.
@@ -130,26 +121,25 @@ void ngx_http_idem_remote_message(ngx_http_idem_remote_t *remote,
     ngx_uint_t removed);
 
 
+/* the type of each pointer is that of the function, declared above */
+#define ngx_http_idem_api_pt(function, name)                                  \
+    __typeof__(function) *name
+
 typedef struct {
-    void       (*init)(ngx_http_idem_remote_t *remote,
-                       const ngx_http_idem_remote_type_t *type,
-                       ngx_http_idem_store_t *store, ngx_msec_t timeout);
-    void       (*exit)(ngx_http_idem_remote_t *remote);
-    ngx_int_t  (*ask)(ngx_http_idem_op_t *op);
-    ngx_int_t  (*watch)(ngx_http_idem_op_t *op);
-    void       (*cancel)(ngx_http_idem_op_t *op);
-    void       (*start)(ngx_http_idem_op_t *op, ngx_event_handler_pt timeout,
-                        ngx_msec_t time);
-    ngx_int_t  (*over)(ngx_http_idem_op_t *op);
-    ngx_uint_t (*leave)(ngx_http_idem_op_t *op);
-    void       (*wait)(ngx_http_idem_op_t *op, ngx_msec_t poll);
-    void       (*complete)(ngx_http_idem_op_t *op);
-    void       (*fail)(ngx_http_idem_op_t *op, const char *error);
-    void       (*repeated)(ngx_http_idem_op_t *op);
-    void       (*wake)(ngx_http_idem_remote_t *remote, u_char *id);
-    void       (*message)(ngx_http_idem_remote_t *remote,
-                          ngx_http_idem_store_t *store, u_char *hex,
-                          size_t len, ngx_uint_t removed);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_init, init);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_exit, exit);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_ask, ask);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_watch, watch);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_cancel, cancel);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_start, start);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_over, over);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_leave, leave);
+    ngx_http_idem_api_pt(ngx_http_idem_poll_wait, wait);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_complete, complete);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_fail, fail);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_repeated, repeated);
+    ngx_http_idem_api_pt(ngx_http_idem_polls_wake, wake);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_message, message);
 } ngx_http_idem_remote_functions_t;
 
 

@@ -231,8 +231,7 @@ ngx_http_idem_store_submit(ngx_http_idem_op_t *op)
         if (backend->admin == NULL
             || (op->kind > NGX_HTTP_IDEM_OP_LIST && !op->store->trail))
         {
-            op->result = NGX_HTTP_IDEM_ERROR;
-            op->error = ngx_http_idem_no_admin;
+            ngx_http_idem_op_error(op, ngx_http_idem_no_admin);
             return NGX_OK;
         }
 
@@ -439,8 +438,7 @@ ngx_http_idem_op_entry(ngx_http_idem_op_t *op)
     entry = ngx_array_push(&op->list->entries);
 
     if (entry == NULL) {
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "no memory for a list";
+        ngx_http_idem_op_error(op, "no memory for a list");
         return NULL;
     }
 

@@ -28,6 +28,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
+#include "ngx_housekeeping.h"
 #include "observe/ngx_http_idem_events.h"
 #include "observe/ngx_http_idem_metrics.h"
 #include "record/ngx_http_idem_record.h"
@@ -134,6 +135,10 @@ typedef struct {
 } ngx_http_idem_entry_t;
 
 
+/* size of a cursor, including NUL */
+#define NGX_HTTP_IDEM_CURSOR_MAX  256
+
+
 /*
  * The result of get, remove and list.  A list is read in slices: a cursor is
  * a few printable characters that only the store interprets, empty for the
@@ -144,7 +149,8 @@ typedef struct {
 typedef struct {
     ngx_array_t              entries;           /* of ..._entry_t; the
                                                    caller's */
-    ngx_str_t                cursor;            /* in and out; in op->pool */
+    ngx_str_t                cursor;            /* in and out */
+    u_char                   next[NGX_HTTP_IDEM_CURSOR_MAX];  /* room for it */
 
     /* bytes that records take: of this slice, or of the whole store with its
        first slice; 0: unknown */
@@ -174,7 +180,8 @@ typedef struct {
     /* events */
     ngx_str_t                cursor;            /* start after this event;
                                                    empty: start at "since"; in
-                                                   and out, in op->pool */
+                                                   and out */
+    u_char                   next[NGX_HTTP_IDEM_CURSOR_MAX];  /* room for it */
     uint64_t                 since;             /* ms since the epoch */
     uint64_t                 until;             /* 0: unlimited */
     ngx_str_t                name;              /* filter: name of a JSON
@@ -197,9 +204,6 @@ typedef struct {
 /* events that one slice examines */
 #define NGX_HTTP_IDEM_TRAIL_SLICE  100
 
-
-/* size of a cursor, including NUL */
-#define NGX_HTTP_IDEM_CURSOR_MAX  256
 
 /* bytes of the details that an entry keeps */
 #define NGX_HTTP_IDEM_ENTRY_DETAILS  512
@@ -318,9 +322,7 @@ struct ngx_http_idem_op_s {
                                                    the record */
     unsigned                 kept:1;            /* committed or found in this
                                                    nginx only; the store has
-                                                   not accepted it yet.  A
-                                                   failed release: it is sent
-                                                   again */
+                                                   not accepted it yet */
     unsigned                 unacknowledged:1;        /* committed, but on too
                                                          few replicas */
 
@@ -494,6 +496,23 @@ struct ngx_http_idem_store_s {
     ((op)->state == NGX_HTTP_IDEM_UNUSABLE                                    \
      && (op)->reason == NGX_HTTP_IDEM_REASON_UNKNOWN && !(op)->hold)
 
+/* for backends: the operation failed; for this record only */
+
+static ngx_inline void
+ngx_http_idem_op_error(ngx_http_idem_op_t *op, const char *error)
+{
+    op->result = NGX_HTTP_IDEM_ERROR;
+    op->error = error;
+}
+
+static ngx_inline void
+ngx_http_idem_op_bad_record(ngx_http_idem_op_t *op, const char *error)
+{
+    ngx_http_idem_op_error(op, error);
+    op->bad_record = 1;
+}
+
+
 /* for backends: how long the record that a commit writes is stored */
 #define ngx_http_idem_record_life(op)                                         \
     (ngx_http_idem_op_retryable(op)                                           \
@@ -573,6 +592,31 @@ void ngx_http_idem_op_detach(ngx_http_idem_op_t *op);
 
 
 extern const char  *ngx_http_idem_op_names[];
+
+
+/* ..._poll.c */
+
+#define NGX_HTTP_IDEM_POLLS  256
+
+typedef struct {
+    ngx_queue_t  by_id[NGX_HTTP_IDEM_POLLS];     /* watches, by op->queue */
+} ngx_http_idem_polls_t;
+
+void ngx_http_idem_polls_init(ngx_http_idem_polls_t *polls);
+
+/*
+ * Makes a watch complete when it is woken, or after op->found.left ms at the
+ * latest.  With "poll" it does so every "poll" ms at the latest; 0: there are
+ * notifications.  The backend's cancel() is called first.
+ */
+void ngx_http_idem_poll_wait(ngx_http_idem_op_t *op, ngx_msec_t poll);
+
+/* wakes the watches of a record after a possible change; NULL: all watches */
+void ngx_http_idem_polls_wake(ngx_http_idem_polls_t *polls, u_char *id);
+
+/* for backends: starts op->timer */
+void ngx_http_idem_op_timer(ngx_http_idem_op_t *op,
+    ngx_event_handler_pt handler, ngx_msec_t time);
 
 
 #include "store/ngx_http_idem_remote.h"

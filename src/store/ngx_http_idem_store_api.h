@@ -27,7 +27,7 @@
 #include <ngx_core.h>
 
 
-#define NGX_HTTP_IDEM_STORE_API_VERSION  9
+#define NGX_HTTP_IDEM_STORE_API_VERSION  10
 
 
 typedef struct {
@@ -39,38 +39,24 @@ typedef struct {
     ngx_int_t    (*add)(const ngx_http_idem_backend_t *backend);
 
     /* for its block: error messages, and slots for its commands */
-    char        *(*wrong)(ngx_conf_t *cf, ngx_http_idem_store_t *store,
-                          const char *wrong);
-    char        *(*not_found)(ngx_conf_t *cf, ngx_http_idem_store_t *store,
-                              const char *directive, ngx_str_t *name,
-                              u_char *file, ngx_uint_t line);
-    char        *(*password)(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
-    char        *(*password_file)(ngx_conf_t *cf, ngx_command_t *cmd,
-                                  void *conf);
+    ngx_http_idem_api_pt(ngx_http_idem_store_wrong, wrong);
+    ngx_http_idem_api_pt(ngx_http_idem_store_not_found, not_found);
+    ngx_http_idem_api_pt(ngx_http_idem_store_password, password);
+    ngx_http_idem_api_pt(ngx_http_idem_store_password_file, password_file);
 
-    void         (*suspect_loss)(ngx_http_idem_store_t *store, ngx_uint_t now,
-                                 ngx_http_idem_concerns_pt concerns,
-                                 void *data);
+    ngx_http_idem_api_pt(ngx_http_idem_store_suspect_loss, suspect_loss);
 
     /* the code that remote backends share */
     const ngx_http_idem_remote_functions_t
                   *remote;
 
-    void         (*claim_encode)(u_char *p,
-                                 const ngx_http_idem_claim_t *claim);
-    ngx_int_t    (*claim_decode)(const u_char *p, size_t len,
-                                 ngx_http_idem_claim_t *claim);
-    void         (*label)(const ngx_str_t *details, ngx_http_idem_label_e kind,
-                          ngx_str_t *value);
+    ngx_http_idem_api_pt(ngx_http_idem_claim_encode, claim_encode);
+    ngx_http_idem_api_pt(ngx_http_idem_claim_decode, claim_decode);
+    ngx_http_idem_api_pt(ngx_http_idem_label, label);
 
-    ngx_http_idem_entry_t
-                *(*entry)(ngx_http_idem_op_t *op);
-    ngx_int_t    (*entry_details)(ngx_http_idem_op_t *op,
-                                  ngx_http_idem_entry_t *entry, u_char *p,
-                                  size_t len);
-
-    void         (*expired)(ngx_http_idem_store_t *store,
-                            ngx_http_idem_expired_t *expired);
+    ngx_http_idem_api_pt(ngx_http_idem_op_entry, entry);
+    ngx_http_idem_api_pt(ngx_http_idem_entry_details, entry_details);
+    ngx_http_idem_api_pt(ngx_http_idem_store_expired, expired);
 } ngx_http_idem_store_api_t;
 
 

@@ -318,8 +318,10 @@ sub load_stock
 {
     my ($modules) = @_;
 
-    return join '', map { "load_module $StockModules/${_}_module.so;\n" }
-                    map { $_ eq 'lua' ? qw(ndk_http ngx_http_lua)
+    return join '', map { m{^/} ? "load_module $_;\n"
+                          : "load_module $StockModules/${_}_module.so;\n" }
+                    map { m{^/} ? $_
+                          : $_ eq 'lua' ? qw(ndk_http ngx_http_lua)
                                       : "ngx_http_$_" }
                     reverse split ' ', $modules;
 }

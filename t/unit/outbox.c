@@ -123,6 +123,11 @@ ngx_http_idem_store_event(ngx_http_idem_store_t *store,
     events++;
 }
 
+/* ... timers, of which none is set */
+
+ngx_rbtree_t  ngx_event_timer_rbtree;
+void ngx_rbtree_delete(ngx_rbtree_t *tree, ngx_rbtree_node_t *node) {}
+
 const ngx_http_idem_backend_t  ngx_http_idem_cache_backend;
 const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend;
 
@@ -144,10 +149,6 @@ ngx_int_t ngx_http_idem_outbox_local_update(
     { return NGX_OK; }
 ngx_int_t ngx_http_idem_outbox_local_watch(
     ngx_http_idem_op_t *op) { return NGX_AGAIN; }
-void ngx_http_idem_outbox_local_cancel(ngx_http_idem_op_t *op)
-    {}
-void ngx_http_idem_outbox_release_later(
-    ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op) {}
 
 void
 ngx_http_idem_outbox_schedule(ngx_http_idem_outbox_t *o, ngx_msec_t delay)

@@ -150,7 +150,7 @@ decode(const u_char *p, size_t len, ngx_uint_t verify,
 
             if (!ngx_http_idem_header_valid(&headers_out[i].name,
                                             &headers_out[i].value)
-                || headers_out[i].kind > NGX_HTTP_IDEM_HEADER_LINK)
+                || headers_out[i].kind > NGX_HTTP_IDEM_HEADER_CHARSET)
             {
                 abort();
             }

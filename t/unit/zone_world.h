@@ -210,11 +210,15 @@ void ngx_http_idem_wake_cancel(ngx_http_idem_op_t *op) {}
 void ngx_http_idem_memory_tell_init(ngx_cycle_t *c,
     ngx_http_idem_memory_t *s) {}
 void ngx_http_idem_memory_tell_exit(ngx_http_idem_memory_t *s) {}
-void ngx_http_idem_memory_told(ngx_http_idem_memory_t *s) {}
 
 void
-ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *s, ngx_uint_t evicted,
-    ngx_log_t *log)
+ngx_http_idem_memory_lock(ngx_http_idem_memory_t *s)
+{
+    ngx_http_idem_zone_lock(&s->z);
+}
+
+void
+ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *s, ngx_log_t *log)
 {
     ngx_http_idem_zone_unlock(&s->z);
 }

@@ -309,8 +309,7 @@ ngx_http_idem_breaker_gate(ngx_http_idem_breaker_t *b,
 static ngx_int_t
 ngx_http_idem_breaker_reject(ngx_http_idem_op_t *op)
 {
-    op->result = NGX_HTTP_IDEM_ERROR;
-    op->error = "the breaker is open";
+    ngx_http_idem_op_error(op, "the breaker is open");
     op->turned_away = 1;
 
     return NGX_OK;

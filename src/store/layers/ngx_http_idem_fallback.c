@@ -25,9 +25,8 @@
  * in the ledger expired.  Then the ledger is asked once more before the
  * request runs: another holder may have begun there in the meantime.
  *
- * Called by the core as the store; calls both stores, and ..._fallback_both.c
- * for holders in both.  ..._fallback_conf.c creates it.  docs/layers.md lists
- * what it can't guarantee.
+ * Called by the core as the store; calls both stores.  ..._fallback_conf.c
+ * creates it.  docs/layers.md lists what it can't guarantee.
  */
 
 
@@ -54,6 +53,13 @@
 
 #define NGX_HTTP_IDEM_FALLBACK_HOLDS_PRIMARY  0x40
 
+/* note of the copy of a commit: the primary has it in its outbox only */
+
+#define NGX_HTTP_IDEM_FALLBACK_KEPT  0x01
+
+/* how long the ledger keeps a copy of a record in the primary, ms */
+#define NGX_HTTP_IDEM_FALLBACK_COPY  10000
+
 
 static ngx_int_t ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_fallback_pass(ngx_http_idem_op_t *op);
@@ -76,7 +82,23 @@ static ngx_int_t ngx_http_idem_fallback_passed(
     ngx_http_idem_op_t *op, uintptr_t note);
 static void ngx_http_idem_fallback_flags(ngx_http_idem_op_t *op,
     uintptr_t note);
+static ngx_int_t ngx_http_idem_fallback_ask(ngx_http_idem_op_t *op,
+    ngx_http_idem_store_t *store, ngx_http_idem_layer_pt done, uintptr_t note,
+    ngx_uint_t hold, ngx_uint_t is_waiter);
+static ngx_int_t ngx_http_idem_fallback_both(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_fallback_both_next(
+    ngx_http_idem_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idem_fallback_both_committed(
+    ngx_http_idem_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idem_fallback_copied(
+    ngx_http_idem_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idem_fallback_saved(
+    ngx_http_idem_op_t *op, uintptr_t note);
+static void ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op,
+    ngx_http_idem_store_t *store);
 static ngx_uint_t ngx_http_idem_fallback_in_use(ngx_http_idem_fallback_t *f);
+static void ngx_http_idem_fallback_used(ngx_http_idem_fallback_t *f,
+    ngx_msec_t life);
 
 
 const ngx_http_idem_backend_t
@@ -102,6 +124,11 @@ const ngx_http_idem_backend_t
 };
 
 
+/* how the lock was acquired, as a note */
+#define ngx_http_idem_fallback_note(op)                                       \
+    (((op)->abandoned ? NGX_HTTP_IDEM_FALLBACK_ABANDONED : 0)                 \
+     | ((op)->expired ? NGX_HTTP_IDEM_FALLBACK_EXPIRED : 0))
+
 #define ngx_http_idem_fallback_sh(f)                                          \
     ((ngx_http_idem_fallback_sh_t *) (f)->shared.data)
 
@@ -110,7 +137,6 @@ static ngx_int_t
 ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op)
 {
     uintptr_t                  note;
-    ngx_http_idem_op_t        *child;
     ngx_http_idem_fallback_t  *f;
 
     f = ngx_http_idem_fallback_conf(op);
@@ -132,24 +158,15 @@ ngx_http_idem_fallback_begin(ngx_http_idem_op_t *op)
         return ngx_http_idem_fallback_ask_primary(op, note);
     }
 
-    child = ngx_http_idem_layer_child(op, f->ledger,
-                                      ngx_http_idem_fallback_ledger_checked,
-                                      note);
-    if (child == NULL) {
-        return NGX_OK;
-    }
+    /*
+     * Nothing has run yet: no outcome is unknown if the worker is killed.  If
+     * the record is in the primary, the ledger need not have it.
+     */
 
-    /* nothing has run yet: no outcome is unknown if the worker is killed */
-
-    child->hold = 0;
-
-    /* the record is in the primary, so the ledger need not have it */
-
-    if (note & NGX_HTTP_IDEM_FALLBACK_WAITS_PRIMARY) {
-        child->is_waiter = 0;
-    }
-
-    return ngx_http_idem_layer_submit(child);
+    return ngx_http_idem_fallback_ask(op, f->ledger,
+                          ngx_http_idem_fallback_ledger_checked, note, 0,
+                          op->is_waiter
+                          && !(note & NGX_HTTP_IDEM_FALLBACK_WAITS_PRIMARY));
 }
 
 
@@ -168,7 +185,9 @@ ngx_http_idem_fallback_ask_primary(ngx_http_idem_op_t *op, uintptr_t note)
 }
 
 
-ngx_int_t
+/* as ngx_http_idem_layer_ask(), with another hold and is_waiter */
+
+static ngx_int_t
 ngx_http_idem_fallback_ask(ngx_http_idem_op_t *op,
     ngx_http_idem_store_t *store, ngx_http_idem_layer_pt done, uintptr_t note,
     ngx_uint_t hold, ngx_uint_t is_waiter)
@@ -202,17 +221,9 @@ ngx_http_idem_fallback_ledger_checked(ngx_http_idem_op_t *op, uintptr_t note)
         return NGX_OK;
 
     case NGX_HTTP_IDEM_ACQUIRED:
-        note |= NGX_HTTP_IDEM_FALLBACK_HOLDS_LEDGER;
-
-        if (op->abandoned) {
-            note |= NGX_HTTP_IDEM_FALLBACK_ABANDONED;
-        }
-
-        if (op->expired) {
-            note |= NGX_HTTP_IDEM_FALLBACK_EXPIRED;
-        }
-
-        return ngx_http_idem_fallback_ask_primary(op, note);
+        return ngx_http_idem_fallback_ask_primary(op,
+                                   note | NGX_HTTP_IDEM_FALLBACK_HOLDS_LEDGER
+                                   | ngx_http_idem_fallback_note(op));
 
     case NGX_HTTP_IDEM_FULL:
 
@@ -276,6 +287,9 @@ ngx_http_idem_fallback_primary_begun(ngx_http_idem_op_t *op, uintptr_t note)
         return NGX_OK;
     }
 
+    ngx_http_idem_store_event(f->declared, NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
+                              op->id, op->error);
+
     if (f->logged != ngx_time()) {
         f->logged = ngx_time();
 
@@ -322,19 +336,11 @@ ngx_http_idem_fallback_needs_recheck(ngx_http_idem_op_t *op, uintptr_t note)
 static ngx_int_t
 ngx_http_idem_fallback_recheck(ngx_http_idem_op_t *op, uintptr_t note)
 {
-    note |= NGX_HTTP_IDEM_FALLBACK_HOLDS_PRIMARY;
-
-    if (op->abandoned) {
-        note |= NGX_HTTP_IDEM_FALLBACK_ABANDONED;
-    }
-
-    if (op->expired) {
-        note |= NGX_HTTP_IDEM_FALLBACK_EXPIRED;
-    }
-
     return ngx_http_idem_fallback_ask(op,
                                ngx_http_idem_fallback_conf(op)->ledger,
-                               ngx_http_idem_fallback_rechecked, note, 0, 0);
+                               ngx_http_idem_fallback_rechecked,
+                               note | NGX_HTTP_IDEM_FALLBACK_HOLDS_PRIMARY
+                               | ngx_http_idem_fallback_note(op), 0, 0);
 }
 
 
@@ -391,8 +397,7 @@ ngx_http_idem_fallback_ledger_begun(ngx_http_idem_op_t *op, uintptr_t note)
         break;
 
     default:
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "no answer, and the fallback fails, too";
+        ngx_http_idem_op_error(op, "no answer, and the fallback fails, too");
         break;
     }
 
@@ -460,6 +465,102 @@ ngx_http_idem_fallback_passed(ngx_http_idem_op_t *op, uintptr_t note)
 }
 
 
+/*
+ * A holder that has the lock in both stores renews, commits or releases.  The
+ * result is that of the primary; the ledger is updated before or after.
+ */
+
+static ngx_int_t
+ngx_http_idem_fallback_both(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_fallback_t  *f;
+
+    f = ngx_http_idem_fallback_conf(op);
+
+    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
+        return ngx_http_idem_layer_ask(op, &f->primary,
+                                       ngx_http_idem_fallback_both_committed,
+                                       0);
+    }
+
+    return ngx_http_idem_fallback_ask(op, f->ledger,
+                                      ngx_http_idem_fallback_both_next, 0, 0,
+                                      op->is_waiter);
+}
+
+
+static ngx_int_t
+ngx_http_idem_fallback_both_next(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    ngx_http_idem_fallback_t  *f;
+
+    f = ngx_http_idem_fallback_conf(op);
+
+    return ngx_http_idem_layer_ask(op, &f->primary, NULL, 0);
+}
+
+
+static ngx_int_t
+ngx_http_idem_fallback_both_committed(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    ngx_http_idem_op_t        *child;
+    ngx_http_idem_fallback_t  *f;
+
+    f = ngx_http_idem_fallback_conf(op);
+
+    switch (op->result) {
+
+    case NGX_HTTP_IDEM_OK:
+        note = op->kept ? NGX_HTTP_IDEM_FALLBACK_KEPT : 0;
+
+        child = ngx_http_idem_layer_child(op, f->ledger,
+                                          ngx_http_idem_fallback_copied, note);
+        if (child == NULL) {
+            return ngx_http_idem_fallback_copied(op, note);
+        }
+
+        child->ttl = ngx_min(op->ttl, NGX_HTTP_IDEM_FALLBACK_COPY);
+        child->grace = 0;
+
+        return ngx_http_idem_layer_submit(child);
+
+    case NGX_HTTP_IDEM_ERROR:
+
+        /* not even the outbox could keep the commit: the ledger can */
+
+        ngx_http_idem_fallback_used(f, ngx_http_idem_record_life(op));
+
+        return ngx_http_idem_layer_ask(op, f->ledger,
+                                       ngx_http_idem_fallback_saved, 0);
+
+    default: /* NGX_HTTP_IDEM_LOST, NGX_HTTP_IDEM_FULL */
+        ngx_http_idem_fallback_give_back(op, f->ledger);
+        return NGX_OK;
+    }
+}
+
+
+static ngx_int_t
+ngx_http_idem_fallback_copied(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    op->result = NGX_HTTP_IDEM_OK;
+    op->kept = (note & NGX_HTTP_IDEM_FALLBACK_KEPT) ? 1 : 0;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_fallback_saved(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    if (op->result != NGX_HTTP_IDEM_OK) {
+        ngx_http_idem_op_error(op, "no answer, and the fallback fails, too");
+    }
+
+    return NGX_OK;
+}
+
+
 static void
 ngx_http_idem_fallback_cancel(ngx_http_idem_op_t *op)
 {
@@ -485,7 +586,9 @@ ngx_http_idem_fallback_cancel(ngx_http_idem_op_t *op)
 }
 
 
-void
+/* releases the lock of a begin or a commit in one of the two stores */
+
+static void
 ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op,
     ngx_http_idem_store_t *store)
 {
@@ -498,13 +601,6 @@ ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op,
         release->ttl = op->ttl;
         release->hold = op->hold;
         release->lock.stray = op->lock.stray;
-
-        /* under hold the lock outlives its lease */
-
-        release->locked_until = ngx_current_msec
-                                + (op->hold
-                                   ? ngx_http_idem_lock_life(op)
-                                   : op->lease);
 
         ngx_http_idem_op_detach(release);
     }
@@ -536,7 +632,9 @@ ngx_http_idem_fallback_in_use(ngx_http_idem_fallback_t *f)
 }
 
 
-void
+/* the ledger has a record that lives for "life" */
+
+static void
 ngx_http_idem_fallback_used(ngx_http_idem_fallback_t *f, ngx_msec_t life)
 {
     ngx_msec_t                    until;

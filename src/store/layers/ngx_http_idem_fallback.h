@@ -9,7 +9,6 @@
  * takes over while the primary fails.
  *
  *   ..._fallback.c        which of the two is asked
- *   ..._fallback_both.c   holders of locks in both
  *   ..._fallback_conf.c   "fallback=" in the configuration
  */
 
@@ -56,23 +55,6 @@ extern const ngx_http_idem_backend_t  ngx_http_idem_fallback_backend;
 
 #define ngx_http_idem_fallback_conf(op)                                       \
     ((ngx_http_idem_fallback_t *) (op)->store->conf)
-
-/* as ngx_http_idem_layer_ask(), with another hold and is_waiter */
-ngx_int_t ngx_http_idem_fallback_ask(ngx_http_idem_op_t *op,
-    ngx_http_idem_store_t *store, ngx_http_idem_layer_pt done, uintptr_t note,
-    ngx_uint_t hold, ngx_uint_t is_waiter);
-
-/* releases the lock of a begin or a commit in one of the two stores */
-void ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op,
-    ngx_http_idem_store_t *store);
-
-/* the ledger has a record that lives for "life" */
-void ngx_http_idem_fallback_used(ngx_http_idem_fallback_t *f,
-    ngx_msec_t life);
-
-/* ..._fallback_both.c */
-
-ngx_int_t ngx_http_idem_fallback_both(ngx_http_idem_op_t *op);
 
 /* ..._fallback_conf.c */
 

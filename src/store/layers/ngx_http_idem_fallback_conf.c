@@ -115,6 +115,8 @@ ngx_http_idem_fallback_init(ngx_conf_t *cf, ngx_array_t *all)
 }
 
 
+/* called when each location has its store and its log */
+
 void
 ngx_http_idem_fallback_bind(ngx_array_t *all)
 {
@@ -125,6 +127,16 @@ ngx_http_idem_fallback_bind(ngx_array_t *all)
 
     for (i = 0; i < all->nelts; i++) {
         p[i]->store.metrics = p[i]->declared->metrics;
+
+        /* both report events of their own: a breaker, an expired record */
+
+        if (p[i]->declared->log == NULL) {
+            p[i]->declared->log = p[i]->store.log;
+        }
+
+        if (p[i]->ledger->log == NULL) {
+            p[i]->ledger->log = p[i]->store.log;
+        }
     }
 }
 

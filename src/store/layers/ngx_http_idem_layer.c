@@ -90,8 +90,7 @@ ngx_http_idem_layer_child(ngx_http_idem_op_t *op,
     } else {
         child = ngx_alloc(sizeof(ngx_http_idem_child_t), ngx_cycle->log);
         if (child == NULL) {
-            op->result = NGX_HTTP_IDEM_ERROR;
-            op->error = "no memory for an operation";
+            ngx_http_idem_op_error(op, "no memory for an operation");
             return NULL;
         }
     }

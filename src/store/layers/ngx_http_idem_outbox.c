@@ -53,24 +53,20 @@ typedef enum {
 
 
 static ngx_int_t ngx_http_idem_outbox_begin(ngx_http_idem_op_t *op);
-static ngx_int_t ngx_http_idem_outbox_renew(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_outbox_update(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_outbox_commit(ngx_http_idem_op_t *op);
-static ngx_int_t ngx_http_idem_outbox_release(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_outbox_watch(ngx_http_idem_op_t *op);
 static void ngx_http_idem_outbox_cancel(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_outbox_committed(
-    ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_int_t ngx_http_idem_outbox_released(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_http_idem_outbox_has_e ngx_http_idem_outbox_lookup(
     ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op,
     ngx_uint_t read);
 static ngx_int_t ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op, ngx_http_idem_outbox_cause_e cause);
-static ngx_http_idem_item_t *ngx_http_idem_outbox_keep_bare(
-    ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op);
-static void ngx_http_idem_outbox_no_room(ngx_http_idem_outbox_t *o,
-    ngx_http_idem_op_t *op, ngx_uint_t waiting, ngx_uint_t bare);
+static void ngx_http_idem_outbox_tell(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_op_t *op, ngx_uint_t waiting, ngx_uint_t kept,
+    ngx_uint_t bare);
 static ngx_int_t ngx_http_idem_outbox_init_process(ngx_cycle_t *cycle,
     ngx_http_idem_store_t *store);
 static void ngx_http_idem_outbox_exit_process(ngx_cycle_t *cycle,
@@ -85,9 +81,9 @@ const ngx_http_idem_backend_t  ngx_http_idem_outbox_backend = {
     ngx_http_idem_outbox_init_process,
     ngx_http_idem_outbox_exit_process,
     ngx_http_idem_outbox_begin,
-    ngx_http_idem_outbox_renew,
+    ngx_http_idem_outbox_update,           /* renew */
     ngx_http_idem_outbox_commit,
-    ngx_http_idem_outbox_release,
+    ngx_http_idem_outbox_update,           /* release */
     ngx_http_idem_outbox_watch,
     ngx_http_idem_outbox_cancel,
     NULL,                                  /* stats */
@@ -128,8 +124,10 @@ ngx_http_idem_outbox_begin(ngx_http_idem_op_t *op)
 }
 
 
+/* the store inside sends a failed release again (..._remote.c) */
+
 static ngx_int_t
-ngx_http_idem_outbox_renew(ngx_http_idem_op_t *op)
+ngx_http_idem_outbox_update(ngx_http_idem_op_t *op)
 {
     if (op->unprotected) {
         return ngx_http_idem_outbox_local_update(
@@ -150,8 +148,7 @@ ngx_http_idem_outbox_commit(ngx_http_idem_op_t *op)
          * commit
          */
 
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "it ran unprotected";
+        ngx_http_idem_op_error(op, "it ran unprotected");
 
         /* another host may have run the request in the meantime */
 
@@ -164,19 +161,6 @@ ngx_http_idem_outbox_commit(ngx_http_idem_op_t *op)
 
     return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
                                    ngx_http_idem_outbox_committed, 0);
-}
-
-
-static ngx_int_t
-ngx_http_idem_outbox_release(ngx_http_idem_op_t *op)
-{
-    if (op->unprotected) {
-        return ngx_http_idem_outbox_local_update(
-                                    ngx_http_idem_outbox_conf(op), op);
-    }
-
-    return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
-                                   ngx_http_idem_outbox_released, 0);
 }
 
 
@@ -225,7 +209,7 @@ ngx_http_idem_outbox_cancel(ngx_http_idem_op_t *op)
          */
 
         if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
-            ngx_http_idem_outbox_local_cancel(op);
+            ngx_housekeeping_stop(&op->timer);
 
         } else {
             ngx_http_idem_outbox_check_cancel(op);
@@ -272,17 +256,6 @@ ngx_http_idem_outbox_committed(ngx_http_idem_op_t *op, uintptr_t note)
     {
         op->result = NGX_HTTP_IDEM_OK;
         op->kept = 1;
-    }
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_outbox_released(ngx_http_idem_op_t *op, uintptr_t note)
-{
-    if (!ngx_http_idem_layer_answered(op) && !op->kept) {
-        ngx_http_idem_outbox_release_later(ngx_http_idem_outbox_conf(op), op);
     }
 
     return NGX_OK;
@@ -371,6 +344,7 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
 {
     ngx_msec_t                  fresh_until;
     ngx_uint_t                  waiting, bare;
+    ngx_http_idem_op_t          ran;
     ngx_http_idem_item_t       *item, *old;
     ngx_http_idem_outbox_sh_t  *sh;
 
@@ -394,8 +368,17 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
                                         fresh_until + op->grace);
     }
 
-    if (item == NULL && cause == NGX_HTTP_IDEM_OUTBOX_FAILED) {
-        item = ngx_http_idem_outbox_keep_bare(o, op);
+    if (item == NULL && cause == NGX_HTTP_IDEM_OUTBOX_FAILED
+        && op->state == NGX_HTTP_IDEM_COMPLETED)
+    {
+        /* a record without its response takes less room */
+
+        ran = *op;
+        ran.state = NGX_HTTP_IDEM_UNUSABLE;
+        ran.reason = NGX_HTTP_IDEM_REASON_NO_ROOM;
+
+        item = ngx_http_idem_zone_store(&o->z, &ran, fresh_until,
+                                        fresh_until + op->grace);
         bare = (item != NULL);
     }
 
@@ -419,12 +402,39 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
         return NGX_OK;
     }
 
-    if (item == NULL || bare) {
-        ngx_http_idem_outbox_no_room(o, op, waiting, bare);
-        return NGX_DECLINED;
-    }
+    ngx_http_idem_outbox_tell(o, op, waiting, item != NULL, bare);
 
-    (void) ngx_atomic_fetch_add(&sh->counters.kept, 1);
+    return (item == NULL || bare) ? NGX_DECLINED : NGX_OK;
+}
+
+
+static void
+ngx_http_idem_outbox_tell(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op,
+    ngx_uint_t waiting, ngx_uint_t kept, ngx_uint_t bare)
+{
+    u_char                      buf[NGX_MAX_ERROR_STR];
+    ngx_str_t                   line;
+    const char                 *error;
+    ngx_http_idem_outbox_sh_t  *sh;
+
+    sh = ngx_http_idem_outbox_sh(o);
+    error = op->error ? op->error : "no answer";
+
+    (void) ngx_atomic_fetch_add(kept ? &sh->counters.kept
+                                     : &sh->counters.dropped, 1);
+
+    if (!kept || bare) {
+        ngx_log_error(NGX_LOG_ERR, op->log, 0,
+                      "idempotency: commit in store \"%V\" failed: %s; there "
+                      "is no room for %s in zone \"%V\" with %ui waiting: %s, "
+                      "record %*xs",
+                      &o->layer.named->name, error,
+                      bare ? "its response" : "it", &o->z.name, waiting,
+                      bare ? "its retry is refused"
+                           : "it is lost, and a retry may run again",
+                      (size_t) 8, op->id);
+        return;
+    }
 
     ngx_http_idem_metrics_count(o->layer.named->metrics,
                                 NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
@@ -432,63 +442,24 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
                               NGX_HTTP_IDEM_EVENT_STORAGE_ERROR, op->id,
                               op->error);
 
-    ngx_log_error(NGX_LOG_WARN, op->log, 0,
-                  "idempotency: commit in store \"%V\" failed: %s; it is "
-                  "kept here and tried again, %ui waiting, record %*xs",
-                  &o->layer.named->name, op->error ? op->error : "no answer",
-                  waiting, (size_t) 8, op->id);
-
-    return NGX_OK;
-}
-
-
-/* called with the zone locked */
-
-static ngx_http_idem_item_t *
-ngx_http_idem_outbox_keep_bare(ngx_http_idem_outbox_t *o,
-    ngx_http_idem_op_t *op)
-{
-    ngx_msec_t          fresh_until;
-    ngx_http_idem_op_t  ran;
-
-    if (op->state != NGX_HTTP_IDEM_COMPLETED) {
-        return NULL;
+    if (!op->unprotected) {
+        ngx_log_error(NGX_LOG_WARN, op->log, 0,
+                      "idempotency: commit in store \"%V\" failed: %s; it is "
+                      "kept here and tried again, %ui waiting, record %*xs",
+                      &o->layer.named->name, error, waiting, (size_t) 8,
+                      op->id);
+        return;
     }
 
-    ran = *op;
-    ran.state = NGX_HTTP_IDEM_UNUSABLE;
-    ran.reason = NGX_HTTP_IDEM_REASON_NO_ROOM;
-    ran.response = NULL;
-    ran.size = 0;
+    /* every request, for as long as the store is unreachable */
 
-    fresh_until = op->start + op->ttl;
+    line.data = buf;
+    line.len = ngx_snprintf(buf, sizeof(buf), "idempotency: commit in store "
+                            "\"%V\" failed: %s; it is kept here and tried "
+                            "again", &o->layer.named->name, error)
+               - buf;
 
-    return ngx_http_idem_zone_store(&o->z, &ran, fresh_until,
-                                    fresh_until + op->grace);
-}
-
-
-static void
-ngx_http_idem_outbox_no_room(ngx_http_idem_outbox_t *o,
-    ngx_http_idem_op_t *op, ngx_uint_t waiting, ngx_uint_t bare)
-{
-    ngx_http_idem_outbox_sh_t  *sh;
-
-    sh = ngx_http_idem_outbox_sh(o);
-
-    (void) ngx_atomic_fetch_add(bare ? &sh->counters.kept
-                                     : &sh->counters.dropped, 1);
-
-    ngx_log_error(NGX_LOG_ERR, op->log, 0,
-                  "idempotency: commit in store \"%V\" failed: %s; there is "
-                  "no room for %s in zone \"%V\" with %ui waiting: %s, "
-                  "record %*xs",
-                  &o->layer.named->name,
-                  op->error ? op->error : "no answer",
-                  bare ? "its response" : "it", &o->z.name, waiting,
-                  bare ? "its retry is refused"
-                       : "it is lost, and a retry may run again",
-                  (size_t) 8, op->id);
+    ngx_http_idem_log_repeated(NGX_LOG_WARN, op->log, &line, op->id);
 }
 
 

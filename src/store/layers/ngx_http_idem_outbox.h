@@ -13,7 +13,6 @@
  *   ..._outbox_queue.c    retries: pacing, per node
  *   ..._outbox_try.c      retries: one record
  *   ..._outbox_result.c   retries: results
- *   ..._outbox_release.c  releases that failed
  *   ..._outbox_check.c    begins after the lease may have expired
  *   ..._outbox_local.c    locks in this nginx only
  *   ..._outbox_admin.c    administrative operations
@@ -122,8 +121,6 @@ typedef struct {
                              work[NGX_HTTP_IDEM_OUTBOX_QUEUES];
     ngx_queue_t              checks;            /* attempts that begins wait
                                                    for */
-    ngx_queue_t              releases;          /* releases to retry */
-    ngx_uint_t               nreleases;
 } ngx_http_idem_outbox_t;
 
 
@@ -256,13 +253,6 @@ void ngx_http_idem_outbox_pass_end(ngx_http_idem_outbox_t *o);
 ngx_msec_t ngx_http_idem_outbox_queues_next(
     ngx_http_idem_outbox_t *o, ngx_msec_t wait);
 
-/* ..._outbox_release.c */
-
-/* a release failed: retries it until the lease expires */
-void ngx_http_idem_outbox_release_later(
-    ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op);
-void ngx_http_idem_outbox_release_exit(ngx_http_idem_outbox_t *o);
-
 /* ..._outbox_local.c */
 
 /* operations of requests that run although the store does not answer */
@@ -274,7 +264,6 @@ ngx_int_t ngx_http_idem_outbox_local_update(
 
 /* completes after a while; there is no inner operation */
 ngx_int_t ngx_http_idem_outbox_local_watch(ngx_http_idem_op_t *op);
-void ngx_http_idem_outbox_local_cancel(ngx_http_idem_op_t *op);
 
 
 #endif /* _NGX_HTTP_IDEM_OUTBOX_H_INCLUDED_ */

@@ -100,8 +100,7 @@ ngx_http_idem_outbox_check(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
     }
 
     if (check == NULL) {
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "no memory for an operation";
+        ngx_http_idem_op_error(op, "no memory for an operation");
         return NGX_OK;
     }
 

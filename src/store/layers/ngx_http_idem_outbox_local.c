@@ -27,14 +27,12 @@
 #include "store/layers/ngx_http_idem_outbox.h"
 
 
-/* polling interval of a waiter, ms */
-#define NGX_HTTP_IDEM_OUTBOX_LOCAL_MIN  20
-#define NGX_HTTP_IDEM_OUTBOX_LOCAL_MAX  250
+/* limit of the polling interval of a waiter, ms */
+#define NGX_HTTP_IDEM_OUTBOX_LOCAL_POLL  250
 
 
 static ngx_uint_t ngx_http_idem_outbox_local_available(
     ngx_http_idem_item_t *item, ngx_http_idem_op_t *op);
-static void ngx_http_idem_outbox_local_poll(ngx_event_t *ev);
 static ngx_http_idem_item_t *ngx_http_idem_outbox_local_find(
     ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op);
 
@@ -172,38 +170,13 @@ ngx_http_idem_outbox_local_update(ngx_http_idem_outbox_t *o,
 ngx_int_t
 ngx_http_idem_outbox_local_watch(ngx_http_idem_op_t *op)
 {
-    ngx_msec_t  delay;
-
     op->state_data = NULL;
+    op->woken = 0;
+    op->found.left = NGX_HTTP_IDEM_OUTBOX_LOCAL_POLL;
 
-    delay = NGX_HTTP_IDEM_OUTBOX_LOCAL_MIN << ngx_min(op->attempt, 8);
-    delay = ngx_min(delay, NGX_HTTP_IDEM_OUTBOX_LOCAL_MAX);
-
-    ngx_http_idem_remote_start(op, ngx_http_idem_outbox_local_poll, delay);
-    op->timer.cancelable = 1;
+    ngx_http_idem_poll_wait(op, NGX_HTTP_IDEM_OUTBOX_LOCAL_POLL);
 
     return NGX_AGAIN;
-}
-
-
-static void
-ngx_http_idem_outbox_local_poll(ngx_event_t *ev)
-{
-    ngx_http_idem_op_t  *op;
-
-    op = ev->data;
-    op->result = NGX_HTTP_IDEM_OK;
-
-    ngx_http_idem_store_complete(op);
-}
-
-
-void
-ngx_http_idem_outbox_local_cancel(ngx_http_idem_op_t *op)
-{
-    if (op->timer.timer_set) {
-        ngx_del_timer(&op->timer);
-    }
 }
 
 

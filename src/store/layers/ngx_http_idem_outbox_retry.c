@@ -51,17 +51,13 @@ ngx_http_idem_outbox_retry_init(ngx_http_idem_outbox_t *o)
 {
     ngx_uint_t  i;
 
-    ngx_queue_init(&o->releases);
     ngx_queue_init(&o->checks);
 
     for (i = 0; i < NGX_HTTP_IDEM_OUTBOX_BUCKETS; i++) {
         ngx_queue_init(&o->tries[i]);
     }
 
-    o->tick.handler = ngx_http_idem_outbox_tick;
-    o->tick.data = o;
-    o->tick.log = ngx_cycle->log;
-    o->tick.cancelable = 1;
+    ngx_housekeeping_init(&o->tick, ngx_http_idem_outbox_tick, o);
 
     /* records of former workers, which may also add some while they exit */
 
@@ -76,35 +72,19 @@ ngx_http_idem_outbox_retry_exit(ngx_http_idem_outbox_t *o)
 {
     ngx_http_idem_outbox_disown(o);
 
-    if (o->tick.timer_set) {
-        ngx_del_timer(&o->tick);
-    }
+    ngx_housekeeping_stop(&o->tick);
 
     ngx_http_idem_outbox_tries_end(o, 1);
     ngx_http_idem_outbox_check_exit(o);
-    ngx_http_idem_outbox_release_exit(o);
 }
 
 
 void
 ngx_http_idem_outbox_schedule(ngx_http_idem_outbox_t *o, ngx_msec_t delay)
 {
-    if (ngx_exiting) {
-        return;
+    if (!ngx_exiting) {
+        ngx_housekeeping_within(&o->tick, delay);
     }
-
-    if (o->tick.timer_set) {
-
-        if ((ngx_msec_int_t) (o->tick.timer.key - ngx_current_msec)
-            <= (ngx_msec_int_t) delay)
-        {
-            return;
-        }
-
-        ngx_del_timer(&o->tick);
-    }
-
-    ngx_add_timer(&o->tick, delay);
 }
 
 

@@ -103,16 +103,13 @@ ngx_int_t
 ngx_http_idem_memory_begin_piece(ngx_http_idem_op_t *op)
 {
     ngx_int_t                rc;
-    ngx_uint_t               evicted;
     ngx_http_idem_item_t    *item;
     ngx_http_idem_memory_t  *m;
 
     m = op->store->conf;
     rc = NGX_OK;
 
-    ngx_http_idem_zone_lock(&m->z);
-
-    evicted = m->z.zone->evicted;
+    ngx_http_idem_memory_lock(m);
 
     ngx_http_idem_zone_purge(&m->z, NGX_HTTP_IDEM_PURGE_N);
 
@@ -154,7 +151,7 @@ ngx_http_idem_memory_begin_piece(ngx_http_idem_op_t *op)
         rc = ngx_http_idem_memory_found(m, item, op);
     }
 
-    ngx_http_idem_memory_unlock(m, evicted, op->log);
+    ngx_http_idem_memory_unlock(m, op->log);
 
     if (op->state_data && rc == NGX_OK) {
         ngx_http_idem_memory_found_other(op);
@@ -167,15 +164,13 @@ ngx_http_idem_memory_begin_piece(ngx_http_idem_op_t *op)
 static ngx_int_t
 ngx_http_idem_memory_renew(ngx_http_idem_op_t *op)
 {
-    ngx_uint_t               evicted;
     ngx_http_idem_item_t    *item;
     ngx_http_idem_memory_t  *m;
 
     m = op->store->conf;
 
-    ngx_http_idem_zone_lock(&m->z);
+    ngx_http_idem_memory_lock(m);
 
-    evicted = m->z.zone->evicted;
     item = ngx_http_idem_zone_find(&m->z, op->id);
 
     if (item == NULL) {
@@ -200,7 +195,7 @@ ngx_http_idem_memory_renew(ngx_http_idem_op_t *op)
         op->result = NGX_HTTP_IDEM_LOST;
     }
 
-    ngx_http_idem_memory_unlock(m, evicted, op->log);
+    ngx_http_idem_memory_unlock(m, op->log);
 
     return NGX_OK;
 }
@@ -229,7 +224,6 @@ ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op)
 {
     uint64_t                 waiting;
     ngx_int_t                rc;
-    ngx_uint_t               evicted;
     ngx_http_idem_item_t    *item;
     ngx_http_idem_state_e    state;
     ngx_http_idem_memory_t  *m;
@@ -239,9 +233,8 @@ ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op)
     waiting = 0;
     rc = NGX_OK;
 
-    ngx_http_idem_zone_lock(&m->z);
+    ngx_http_idem_memory_lock(m);
 
-    evicted = m->z.zone->evicted;
     item = ngx_http_idem_zone_find(&m->z, op->id);
 
     if (item == NULL) {
@@ -292,7 +285,7 @@ ngx_http_idem_memory_commit_piece(ngx_http_idem_op_t *op)
 
 done:
 
-    ngx_http_idem_memory_unlock(m, evicted, op->log);
+    ngx_http_idem_memory_unlock(m, op->log);
 
     ngx_http_idem_wake(m, op->id, waiting);
 
@@ -363,7 +356,7 @@ ngx_http_idem_memory_release(ngx_http_idem_op_t *op)
     waiting = 0;
     op->result = NGX_HTTP_IDEM_OK;
 
-    ngx_http_idem_zone_lock(&m->z);
+    ngx_http_idem_memory_lock(m);
 
     item = ngx_http_idem_zone_find(&m->z, op->id);
 
@@ -379,9 +372,7 @@ ngx_http_idem_memory_release(ngx_http_idem_op_t *op)
         }
     }
 
-    ngx_http_idem_zone_unlock(&m->z);
-
-    ngx_http_idem_memory_tell(m);
+    ngx_http_idem_memory_unlock(m, op->log);
     ngx_http_idem_wake(m, op->id, waiting);
 
     return NGX_OK;
@@ -407,6 +398,7 @@ ngx_http_idem_memory_drop_lock(ngx_http_idem_memory_t *m,
 
     ngx_http_idem_zone_change(&m->z, item);
 
+    item->hold = 0;
     item->u.waiting = 0;
     item->until = ngx_current_msec;
 
@@ -434,7 +426,7 @@ ngx_http_idem_memory_watch(ngx_http_idem_op_t *op)
     left = 0;
     op->result = NGX_HTTP_IDEM_OK;
 
-    ngx_http_idem_zone_lock(&m->z);
+    ngx_http_idem_memory_lock(m);
 
     item = ngx_http_idem_zone_find(&m->z, op->id);
 
@@ -446,9 +438,7 @@ ngx_http_idem_memory_watch(ngx_http_idem_op_t *op)
         }
     }
 
-    ngx_http_idem_zone_unlock(&m->z);
-
-    ngx_http_idem_memory_tell(m);
+    ngx_http_idem_memory_unlock(m, op->log);
 
     if (left <= 0) {
         return NGX_OK;
@@ -480,7 +470,7 @@ ngx_http_idem_memory_stats(ngx_http_idem_store_t *store,
 
     m = store->conf;
 
-    ngx_http_idem_zone_lock(&m->z);
+    ngx_http_idem_memory_lock(m);
 
     /* an idle store must not report expired records */
 
@@ -494,9 +484,7 @@ ngx_http_idem_memory_stats(ngx_http_idem_store_t *store,
     stats->evicted = m->z.zone->evicted;
     stats->expired = m->z.zone->expired;
 
-    ngx_http_idem_zone_unlock(&m->z);
-
-    ngx_http_idem_memory_tell(m);
+    ngx_http_idem_memory_unlock(m, ngx_cycle->log);
 
     return NGX_OK;
 }

@@ -30,8 +30,6 @@
 #include "store/zone/ngx_http_idem_zone.h"
 
 
-#define NGX_HTTP_IDEM_WATCH_BUCKETS  256
-
 /*
  * A larger response is copied into the zone and out of it in pieces of this
  * size: each takes a millisecond under the lock at most.
@@ -51,8 +49,8 @@ typedef struct {
     ngx_int_t                slot;               /* -1: other workers can't
                                                     wake this one */
     ngx_socket_t             fd;
-    ngx_queue_t              watches[
-                                        NGX_HTTP_IDEM_WATCH_BUCKETS];
+    ngx_http_idem_polls_t    polls;
+    ngx_uint_t               evicted;            /* when it was locked */
     time_t                   eviction_logged;
     time_t                   details_logged;
     ngx_uint_t               details_evicted;        /* logged so far */
@@ -111,18 +109,10 @@ void ngx_http_idem_memory_tell_init(ngx_cycle_t *cycle,
     ngx_http_idem_memory_t *m);
 void ngx_http_idem_memory_tell_exit(ngx_http_idem_memory_t *m);
 
-/* unlocks the zone; "evicted" is the eviction counter when it was locked */
-void ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *m,
-    ngx_uint_t evicted, ngx_log_t *log);
-
-/* called after the unlock: logs an event for each expired record */
-void ngx_http_idem_memory_told(ngx_http_idem_memory_t *m);
-
-#define ngx_http_idem_memory_tell(m)                                          \
-    if ((m)->z.gone && (m)->z.gone->n) {                                      \
-        ngx_http_idem_memory_told(m);                                         \
-    }
-
+/* lock the zone, and unlock it; the latter reports what was evicted or expired
+   in between */
+void ngx_http_idem_memory_lock(ngx_http_idem_memory_t *m);
+void ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *m, ngx_log_t *log);
 
 /* ..._wake.c */
 

@@ -65,7 +65,7 @@ ngx_http_idem_memory_one(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
     waiting = 0;
     op->result = NGX_HTTP_IDEM_GONE;
 
-    ngx_http_idem_zone_lock(&m->z);
+    ngx_http_idem_memory_lock(m);
 
     item = ngx_http_idem_zone_find(&m->z, op->id);
 
@@ -85,9 +85,7 @@ ngx_http_idem_memory_one(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
         }
     }
 
-    ngx_http_idem_zone_unlock(&m->z);
-
-    ngx_http_idem_memory_tell(m);
+    ngx_http_idem_memory_unlock(m, op->log);
     ngx_http_idem_wake(m, op->id, waiting);
 }
 
@@ -128,9 +126,8 @@ ngx_http_idem_memory_leave_tombstone(ngx_http_idem_memory_t *m,
 static void
 ngx_http_idem_memory_list(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
 {
-    u_char      *p;
-    ngx_int_t    bucket;
-    ngx_uint_t   next;
+    ngx_int_t   bucket;
+    ngx_uint_t  next;
 
     bucket = 0;
 
@@ -138,9 +135,8 @@ ngx_http_idem_memory_list(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
         bucket = ngx_atoi(op->list->cursor.data, op->list->cursor.len);
 
         if (bucket == NGX_ERROR) {
-            op->result = NGX_HTTP_IDEM_ERROR;
-            op->error = "the cursor is not one of this store";
-            op->bad_record = 1;
+            ngx_http_idem_op_bad_record(op, "the cursor is not one of this "
+                                            "store");
             return;
         }
     }
@@ -153,14 +149,7 @@ ngx_http_idem_memory_list(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
         return;
     }
 
-    p = ngx_pnalloc(op->pool, NGX_INT_T_LEN);
-
-    if (p == NULL) {
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "no memory for a list";
-        return;
-    }
-
-    op->list->cursor.data = p;
-    op->list->cursor.len = ngx_sprintf(p, "%ui", next) - p;
+    op->list->cursor.data = op->list->next;
+    op->list->cursor.len = ngx_sprintf(op->list->next, "%ui", next)
+                           - op->list->next;
 }

@@ -97,9 +97,7 @@ ngx_http_idem_memory_read(ngx_http_idem_memory_t *m,
         }
 
         if (copy == NULL || copy->pos == NULL) {
-            op->result = NGX_HTTP_IDEM_ERROR;
-            op->error = "no memory for the response";
-            op->bad_record = 1;
+            ngx_http_idem_op_bad_record(op, "no memory for the response");
             return NGX_ERROR;
         }
 
@@ -119,9 +117,7 @@ ngx_http_idem_memory_read(ngx_http_idem_memory_t *m,
     }
 
     if (rc == NGX_ERROR) {
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "the response is not whole";
-        op->bad_record = 1;
+        ngx_http_idem_op_bad_record(op, "the response is not whole");
         return NGX_ERROR;
     }
 

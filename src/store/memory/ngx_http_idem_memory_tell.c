@@ -30,22 +30,33 @@
 #define NGX_HTTP_IDEM_MEMORY_AGAIN   10
 
 
+static void ngx_http_idem_memory_told(ngx_http_idem_memory_t *m);
 static void ngx_http_idem_memory_search(ngx_event_t *ev);
 
 
 void
-ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *m, ngx_uint_t evicted,
-    ngx_log_t *log)
+ngx_http_idem_memory_lock(ngx_http_idem_memory_t *m)
+{
+    ngx_http_idem_zone_lock(&m->z);
+
+    m->evicted = m->z.zone->evicted;
+}
+
+
+void
+ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *m, ngx_log_t *log)
 {
     ngx_uint_t  n, records, details;
 
-    n = m->z.zone->evicted - evicted;
+    n = m->z.zone->evicted - m->evicted;
     records = m->z.zone->records;
     details = m->z.zone->details_evicted - m->details_evicted;
 
     ngx_http_idem_zone_unlock(&m->z);
 
-    ngx_http_idem_memory_tell(m);
+    if (m->z.gone && m->z.gone->n) {
+        ngx_http_idem_memory_told(m);
+    }
 
     /* a zone that is too small evicts at every request: log once a second */
 
@@ -71,7 +82,9 @@ ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *m, ngx_uint_t evicted,
 }
 
 
-void
+/* an event for each expired record */
+
+static void
 ngx_http_idem_memory_told(ngx_http_idem_memory_t *m)
 {
     ngx_uint_t                  i;
@@ -97,8 +110,6 @@ ngx_http_idem_memory_told(ngx_http_idem_memory_t *m)
 void
 ngx_http_idem_memory_tell_init(ngx_cycle_t *cycle, ngx_http_idem_memory_t *m)
 {
-    ngx_event_t  *ev;
-
     m->z.gone = NULL;
 
     if (m->store->log == NULL && ngx_http_idem_tap == NULL) {
@@ -115,25 +126,17 @@ ngx_http_idem_memory_tell_init(ngx_cycle_t *cycle, ngx_http_idem_memory_t *m)
         return;
     }
 
-    ev = &m->look;
+    ngx_memzero(&m->look, sizeof(ngx_event_t));
 
-    ngx_memzero(ev, sizeof(ngx_event_t));
-
-    ev->handler = ngx_http_idem_memory_search;
-    ev->data = m;
-    ev->log = cycle->log;
-    ev->cancelable = 1;
-
-    ngx_add_timer(ev, NGX_HTTP_IDEM_MEMORY_SEARCH);
+    ngx_housekeeping_init(&m->look, ngx_http_idem_memory_search, m);
+    ngx_add_timer(&m->look, NGX_HTTP_IDEM_MEMORY_SEARCH);
 }
 
 
 void
 ngx_http_idem_memory_tell_exit(ngx_http_idem_memory_t *m)
 {
-    if (m->look.timer_set) {
-        ngx_del_timer(&m->look);
-    }
+    ngx_housekeeping_stop(&m->look);
 }
 
 
@@ -147,14 +150,12 @@ ngx_http_idem_memory_search(ngx_event_t *ev)
     more = 0;
 
     if (ngx_http_idem_events_wanted(m->store->log)) {
-        ngx_http_idem_zone_lock(&m->z);
+        ngx_http_idem_memory_lock(m);
 
         ngx_http_idem_zone_purge(&m->z, NGX_HTTP_IDEM_GONE_MAX);
         more = !ngx_queue_empty(&m->z.zone->expiry.due);
 
-        ngx_http_idem_zone_unlock(&m->z);
-
-        ngx_http_idem_memory_tell(m);
+        ngx_http_idem_memory_unlock(m, ev->log);
     }
 
     if (!ngx_exiting) {

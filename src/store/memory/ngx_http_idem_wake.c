@@ -10,8 +10,7 @@
  * nginx's channel between processes has no hook for modules.  So each worker
  * has a datagram socket.  Its pid is in a slot of the zone, and a record has
  * a bit for each slot whose worker waits for it.  A datagram contains the id
- * of a record.  Datagrams may get lost or be forged.  Therefore a watch also
- * polls, and a spurious wake-up does no harm.
+ * of a record.  Datagrams may get lost or be forged, see ..._poll.c.
  *
  * Called by the operations of the embedded store.
  */
@@ -24,13 +23,9 @@
 #include "store/memory/ngx_http_idem_memory.h"
 
 
-/* polling interval, ms: the first without a socket; with a socket */
-#define NGX_HTTP_IDEM_POLL_MIN  10
-#define NGX_HTTP_IDEM_POLL_MAX  1000
+/* limit of the polling interval without a socket, ms */
+#define NGX_HTTP_IDEM_POLL  1000
 
-
-static void ngx_http_idem_wake_local(ngx_http_idem_memory_t *m, u_char *id);
-static void ngx_http_idem_wake_timer(ngx_event_t *ev);
 
 #if (NGX_LINUX)
 static socklen_t ngx_http_idem_wake_address(
@@ -45,11 +40,7 @@ static void ngx_http_idem_wake_read(ngx_event_t *ev);
 ngx_int_t
 ngx_http_idem_wake_init(ngx_cycle_t *cycle, ngx_http_idem_memory_t *m)
 {
-    ngx_uint_t  i;
-
-    for (i = 0; i < NGX_HTTP_IDEM_WATCH_BUCKETS; i++) {
-        ngx_queue_init(&m->watches[i]);
-    }
+    ngx_http_idem_polls_init(&m->polls);
 
 #if (NGX_LINUX)
     {
@@ -130,7 +121,7 @@ ngx_http_idem_wake(ngx_http_idem_memory_t *m, u_char *id, uint64_t waiting)
         }
 
         if (i == m->slot) {
-            ngx_http_idem_wake_local(m, id);
+            ngx_http_idem_polls_wake(&m->polls, id);
             continue;
         }
 
@@ -160,28 +151,12 @@ void
 ngx_http_idem_wake_watch(ngx_http_idem_memory_t *m,
     ngx_http_idem_op_t *op, ngx_msec_t lease_left)
 {
-    ngx_msec_t  next;
+    op->woken = 0;
+    op->found.left = lease_left;
 
-    ngx_queue_insert_tail(&m->watches[op->id[0]], &op->queue);
+    ngx_queue_insert_tail(&m->polls.by_id[op->id[0]], &op->queue);
 
-    if (m->slot >= 0) {
-        next = NGX_HTTP_IDEM_POLL_MAX;
-
-    } else {
-        next = NGX_HTTP_IDEM_POLL_MIN << ngx_min(op->attempt, 8);
-        next = ngx_min(next, NGX_HTTP_IDEM_POLL_MAX);
-    }
-
-    next = ngx_min(next, lease_left + 1);
-
-    ngx_memzero(&op->timer, sizeof(ngx_event_t));
-
-    op->timer.handler = ngx_http_idem_wake_timer;
-    op->timer.data = op;
-    op->timer.log = op->log;
-    op->timer.cancelable = 1;
-
-    ngx_add_timer(&op->timer, next);
+    ngx_http_idem_poll_wait(op, m->slot < 0 ? NGX_HTTP_IDEM_POLL : 0);
 }
 
 
@@ -189,47 +164,7 @@ void
 ngx_http_idem_wake_cancel(ngx_http_idem_op_t *op)
 {
     ngx_queue_remove(&op->queue);
-
-    if (op->timer.timer_set) {
-        ngx_del_timer(&op->timer);
-    }
-
-    if (op->timer.posted) {
-        ngx_delete_posted_event(&op->timer);
-    }
-}
-
-
-static void
-ngx_http_idem_wake_local(ngx_http_idem_memory_t *m, u_char *id)
-{
-    ngx_queue_t         *q, *head;
-    ngx_http_idem_op_t  *op;
-
-    head = &m->watches[id[0]];
-
-    for (q = ngx_queue_head(head); q != head; q = ngx_queue_next(q)) {
-        op = ngx_queue_data(q, ngx_http_idem_op_t, queue);
-
-        if (ngx_memcmp(op->id, id, NGX_HTTP_IDEM_ID_LEN) == 0) {
-
-            /* posted, since the commit is part of another request */
-
-            ngx_post_event(&op->timer, &ngx_posted_events);
-        }
-    }
-}
-
-
-static void
-ngx_http_idem_wake_timer(ngx_event_t *ev)
-{
-    ngx_http_idem_op_t  *op;
-
-    op = ev->data;
-
-    ngx_http_idem_wake_cancel(op);
-    ngx_http_idem_store_complete(op);
+    ngx_housekeeping_stop(&op->timer);
 }
 
 
@@ -347,7 +282,7 @@ ngx_http_idem_wake_read(ngx_event_t *ev)
         }
 
         if (n == NGX_HTTP_IDEM_ID_LEN) {
-            ngx_http_idem_wake_local(m, id);
+            ngx_http_idem_polls_wake(&m->polls, id);
         }
     }
 }

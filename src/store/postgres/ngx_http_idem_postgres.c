@@ -18,8 +18,8 @@
  *
  * A begin or a watch marks the record as waited for.  Then a commit or a
  * release sends a notification with the record's id.  The first connection of
- * each worker listens, and the worker wakes its own waiters, which
- * ..._remote.c of the main module has.
+ * each worker listens, and the worker wakes its own waiters, which ..._poll.c
+ * of the main module has.
  *
  * Called through the table of backends and by ..._remote.c; calls the
  * connections.
@@ -134,12 +134,12 @@ ngx_http_idem_pg_admin(ngx_http_idem_op_t *op)
 {
     u_char  id[NGX_HTTP_IDEM_ID_LEN];
 
-    if (op->kind == NGX_HTTP_IDEM_OP_LIST
-        && ngx_http_idem_pg_cursor(&op->list->cursor, id) == NGX_ERROR)
+    if (op->kind == NGX_HTTP_IDEM_OP_LIST && op->list->cursor.len
+        && ngx_http_idem_id_parse(op->list->cursor.data, op->list->cursor.len,
+                                  id)
+           != NGX_OK)
     {
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "the cursor is not one of this store";
-        op->bad_record = 1;
+        ngx_http_idem_op_bad_record(op, "the cursor is not one of this store");
         return NGX_OK;
     }
 
@@ -288,7 +288,8 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
 
         if (!failed) {
             /* faster than the notification, and works without it */
-            ngx_http_idem_pg_remote->wake(ngx_http_idem_remote(op), op->id);
+            ngx_http_idem_pg_remote->wake(&ngx_http_idem_remote(op)->polls,
+                                          op->id);
         }
 
         break;

@@ -316,6 +316,7 @@ void ngx_http_idem_pg_said(u_char *p, u_char *last, const char *message);
 
 /* batches */
 ngx_int_t ngx_http_idem_pg_batches_send(ngx_http_idem_pg_conn_t *conn);
+PGresult *ngx_http_idem_pg_next_result(PGconn *link);
 void ngx_http_idem_pg_batches_read(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_batches_requeue(ngx_http_idem_pg_conn_t *conn);
 
@@ -339,6 +340,9 @@ void ngx_http_idem_pg_arg(ngx_http_idem_pg_args_t *args, const void *value,
     size_t len);
 void ngx_http_idem_pg_arg_number(ngx_http_idem_pg_args_t *args, int64_t n,
     size_t bytes);
+void ngx_http_idem_pg_arg_label(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_args_t *args, ngx_str_t *label);
+ngx_uint_t ngx_http_idem_pg_ascii(ngx_http_idem_pg_conn_t *conn);
 ngx_int_t ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
     ngx_uint_t step, ngx_http_idem_pg_args_t *args);
 
@@ -351,7 +355,6 @@ ngx_int_t ngx_http_idem_pg_claim(PGresult *result, int row, int column,
     ngx_http_idem_claim_t *claim);
 
 /* administration */
-ngx_int_t ngx_http_idem_pg_cursor(ngx_str_t *cursor, u_char *id);
 void ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call);
 
 /* events */

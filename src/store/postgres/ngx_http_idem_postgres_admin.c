@@ -47,37 +47,6 @@ static ngx_int_t ngx_http_idem_pg_entry(ngx_http_idem_op_t *op,
     PGresult *result, int row);
 static void ngx_http_idem_pg_list_next(ngx_http_idem_op_t *op,
     PGresult *result);
-static void ngx_http_idem_pg_no_memory(ngx_http_idem_op_t *op);
-
-
-/* NGX_DECLINED: empty, for the first slice; NGX_ERROR: malformed */
-
-ngx_int_t
-ngx_http_idem_pg_cursor(ngx_str_t *cursor, u_char *id)
-{
-    ngx_int_t   n;
-    ngx_uint_t  i;
-
-    if (cursor->len == 0) {
-        return NGX_DECLINED;
-    }
-
-    if (cursor->len != 2 * NGX_HTTP_IDEM_ID_LEN) {
-        return NGX_ERROR;
-    }
-
-    for (i = 0; i < NGX_HTTP_IDEM_ID_LEN; i++) {
-        n = ngx_hextoi(cursor->data + 2 * i, 2);
-
-        if (n == NGX_ERROR) {
-            return NGX_ERROR;
-        }
-
-        id[i] = (u_char) n;
-    }
-
-    return NGX_OK;
-}
 
 
 /* op->result and op->error are already set for malformed rows */
@@ -110,7 +79,7 @@ ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call)
         rc = ngx_http_idem_pg_entry(op, call->result, row);
 
         if (rc == NGX_ERROR) {
-            ngx_http_idem_pg_no_memory(op);
+            ngx_http_idem_op_error(op, "no memory for a list");
             return;
         }
 
@@ -132,9 +101,7 @@ ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call)
         /* a list skips rows that can't be decoded */
 
         if (rc != NGX_OK && op->kind != NGX_HTTP_IDEM_OP_LIST) {
-            op->result = NGX_HTTP_IDEM_ERROR;
-            op->error = "its row is not one of ours";
-            op->bad_record = 1;
+            ngx_http_idem_op_bad_record(op, "its row is not one of ours");
             return;
         }
     }
@@ -209,7 +176,6 @@ static void
 ngx_http_idem_pg_list_next(ngx_http_idem_op_t *op, PGresult *result)
 {
     int      last;
-    u_char  *p;
     int64_t  held;
 
     held = ngx_http_idem_pg_number(result, 0, NGX_HTTP_IDEM_PG_LIST_HELD);
@@ -226,23 +192,9 @@ ngx_http_idem_pg_list_next(ngx_http_idem_op_t *op, PGresult *result)
         return;
     }
 
-    p = ngx_pnalloc(op->pool, 2 * NGX_HTTP_IDEM_ID_LEN);
-    if (p == NULL) {
-        ngx_http_idem_pg_no_memory(op);
-        return;
-    }
-
-    op->list->cursor.data = p;
-    op->list->cursor.len = ngx_hex_dump(p,
+    op->list->cursor.data = op->list->next;
+    op->list->cursor.len = ngx_hex_dump(op->list->next,
               (u_char *) PQgetvalue(result, last, NGX_HTTP_IDEM_PG_ENTRY_ID),
               NGX_HTTP_IDEM_ID_LEN)
-        - p;
-}
-
-
-static void
-ngx_http_idem_pg_no_memory(ngx_http_idem_op_t *op)
-{
-    op->result = NGX_HTTP_IDEM_ERROR;
-    op->error = "no memory for a list";
+        - op->list->next;
 }

@@ -226,6 +226,28 @@ ngx_http_idem_pg_batch_durable(ngx_http_idem_pg_conn_t *conn,
 }
 
 
+/* the next result that was received completely, or NULL */
+
+PGresult *
+ngx_http_idem_pg_next_result(PGconn *link)
+{
+    PGresult    *result;
+    ngx_uint_t   nulls;
+
+    /* NULL ends the result of a statement; more than two: no more input */
+
+    for (nulls = 0; nulls < 3 && !PQisBusy(link); nulls++) {
+        result = PQgetResult(link);
+
+        if (result) {
+            return result;
+        }
+    }
+
+    return NULL;
+}
+
+
 /* results come in the order of the statements, then that of the Sync */
 
 void
@@ -233,33 +255,19 @@ ngx_http_idem_pg_batches_read(ngx_http_idem_pg_conn_t *conn)
 {
     PGconn                    *link;
     PGresult                  *result;
-    ngx_uint_t                 nulls;
     ngx_http_idem_pg_batch_t  *batch;
 
     link = conn->link;
-    nulls = 0;
 
     ngx_http_idem_pg_notified(conn);
 
-    while (!ngx_queue_empty(&conn->batches) && !PQisBusy(link)) {
+    while (!ngx_queue_empty(&conn->batches)) {
 
-        result = PQgetResult(link);
+        result = ngx_http_idem_pg_next_result(link);
 
         if (result == NULL) {
-
-            /*
-             * NULL ends the result of a statement; more than two: no more
-             * input
-             */
-
-            if (++nulls > 2) {
-                break;
-            }
-
-            continue;
+            break;
         }
-
-        nulls = 0;
 
         batch = ngx_queue_data(ngx_queue_head(&conn->batches),
                                ngx_http_idem_pg_batch_t, queue);

@@ -76,16 +76,8 @@ ngx_http_idem_pg_conn_init(ngx_http_idem_pg_conn_t *conn,
     ngx_queue_init(&conn->unsent);
     ngx_queue_init(&conn->batches);
 
-    conn->flush.handler = ngx_http_idem_pg_flush_handler;
-    conn->flush.data = conn;
-    conn->flush.log = ngx_cycle->log;
-
-    /* cancelable, since operations have timers of their own */
-
-    conn->timer.handler = ngx_http_idem_pg_timer_handler;
-    conn->timer.data = conn;
-    conn->timer.log = ngx_cycle->log;
-    conn->timer.cancelable = 1;
+    ngx_housekeeping_init(&conn->flush, ngx_http_idem_pg_flush_handler, conn);
+    ngx_housekeeping_init(&conn->timer, ngx_http_idem_pg_timer_handler, conn);
 }
 
 
@@ -131,13 +123,10 @@ void
 ngx_http_idem_pg_flush(ngx_http_idem_pg_conn_t *conn)
 {
     if (conn->state == NGX_HTTP_IDEM_PG_BACKOFF
-        && conn->timer.timer_set
-        && !ngx_queue_empty(&conn->unsent)
-        && (ngx_msec_int_t) (conn->timer.timer.key - ngx_current_msec)
-           > NGX_HTTP_IDEM_PG_BACKOFF_WAITED)
+        && !ngx_queue_empty(&conn->unsent))
     {
-        ngx_del_timer(&conn->timer);
-        ngx_add_timer(&conn->timer, NGX_HTTP_IDEM_PG_BACKOFF_WAITED);
+        ngx_housekeeping_within(&conn->timer,
+                                NGX_HTTP_IDEM_PG_BACKOFF_WAITED);
     }
 
     ngx_post_event(&conn->flush, &ngx_posted_events);
@@ -433,13 +422,8 @@ ngx_http_idem_pg_close(ngx_http_idem_pg_conn_t *conn)
     conn->state = NGX_HTTP_IDEM_PG_CLOSED;
     conn->timeouts = 0;
 
-    if (conn->timer.timer_set) {
-        ngx_del_timer(&conn->timer);
-    }
-
-    if (conn->flush.posted) {
-        ngx_delete_posted_event(&conn->flush);
-    }
+    ngx_housekeeping_stop(&conn->timer);
+    ngx_housekeeping_stop(&conn->flush);
 
     if (conn->resolving) {
         ngx_resolve_name_done(conn->resolving);

@@ -35,8 +35,6 @@ static void ngx_http_idem_pg_purge_handler(ngx_event_t *ev);
 void
 ngx_http_idem_pg_purge_init(ngx_http_idem_pg_t *pg)
 {
-    ngx_event_t  *ev;
-
     if (!pg->purge
         || (ngx_process == NGX_PROCESS_WORKER && ngx_worker != 0)
         || (ngx_process != NGX_PROCESS_WORKER
@@ -45,23 +43,16 @@ ngx_http_idem_pg_purge_init(ngx_http_idem_pg_t *pg)
         return;
     }
 
-    ev = &pg->purge_timer;
-
-    ev->handler = ngx_http_idem_pg_purge_handler;
-    ev->data = pg;
-    ev->log = ngx_cycle->log;
-    ev->cancelable = 1;
-
-    ngx_add_timer(ev, pg->purge_every);
+    ngx_housekeeping_init(&pg->purge_timer, ngx_http_idem_pg_purge_handler,
+                          pg);
+    ngx_add_timer(&pg->purge_timer, pg->purge_every);
 }
 
 
 void
 ngx_http_idem_pg_purge_exit(ngx_http_idem_pg_t *pg)
 {
-    if (pg->purge_timer.timer_set) {
-        ngx_del_timer(&pg->purge_timer);
-    }
+    ngx_housekeeping_stop(&pg->purge_timer);
 
     pg->purge = 0;
 }

@@ -105,8 +105,8 @@ ngx_http_idem_pg_step_result(ngx_http_idem_pg_call_t *call)
 
     op = call->op;
 
-    op->result = NGX_HTTP_IDEM_ERROR;
-    op->error = "the row that came is not the one that was asked for";
+    ngx_http_idem_op_error(op, "the row that came is not the one that was "
+                               "asked for");
 
     if (PQresultStatus(call->result) != PGRES_TUPLES_OK) {
         return;
@@ -229,9 +229,7 @@ ngx_http_idem_pg_begun(ngx_http_idem_pg_call_t *call, int64_t how)
         return;
     }
 
-    op->result = NGX_HTTP_IDEM_ERROR;
-    op->error = wrong;
-    op->bad_record = 1;
+    ngx_http_idem_op_bad_record(op, wrong);
 
     ngx_log_error(NGX_LOG_ERR, op->log, 0,
                   "idempotency: store \"%V\": record %*xs is not usable: %s",

@@ -30,6 +30,11 @@
 #define NGX_HTTP_IDEM_PG_SETUP_VERSION   1
 
 
+/* a statement without parameters */
+#define ngx_http_idem_pg_query(conn, sql)                                     \
+    PQsendQueryParams((conn)->link, sql, 0, NULL, NULL, NULL, NULL, 0)
+
+
 static ngx_int_t ngx_http_idem_pg_setup_send(ngx_http_idem_pg_conn_t *conn);
 static ngx_int_t ngx_http_idem_pg_setup_result(
     ngx_http_idem_pg_conn_t *conn, PGresult *result);
@@ -91,10 +96,8 @@ ngx_http_idem_pg_setup_send(ngx_http_idem_pg_conn_t *conn)
 
         /* settings are sent with each batch */
 
-        if (!PQsendQueryParams(conn->link,
-                               "SELECT pg_catalog.current_setting("
-                               "'transaction_read_only')", 0, NULL, NULL,
-                               NULL, NULL, 0))
+        if (!ngx_http_idem_pg_query(conn, "SELECT pg_catalog.current_setting("
+                                          "'transaction_read_only')"))
         {
             return NGX_ERROR;
         }
@@ -106,8 +109,8 @@ ngx_http_idem_pg_setup_send(ngx_http_idem_pg_conn_t *conn)
         return NGX_ERROR;
     }
 
-    if (!PQsendQueryParams(conn->link, pg->sql[NGX_HTTP_IDEM_PG_STEP_VERSION],
-                           0, NULL, NULL, NULL, NULL, 0))
+    if (!ngx_http_idem_pg_query(conn,
+                                pg->sql[NGX_HTTP_IDEM_PG_STEP_VERSION]))
     {
         return NGX_ERROR;
     }
@@ -125,9 +128,8 @@ ngx_http_idem_pg_setup_send(ngx_http_idem_pg_conn_t *conn)
         }
 
         if (conn->listens
-            && !PQsendQueryParams(conn->link,
-                                  pg->sql[NGX_HTTP_IDEM_PG_STEP_LISTEN], 0,
-                                  NULL, NULL, NULL, NULL, 0))
+            && !ngx_http_idem_pg_query(conn,
+                                    pg->sql[NGX_HTTP_IDEM_PG_STEP_LISTEN]))
         {
             return NGX_ERROR;
         }
@@ -167,25 +169,10 @@ ngx_http_idem_pg_settings_send(ngx_http_idem_pg_conn_t *conn,
 void
 ngx_http_idem_pg_setup_read(ngx_http_idem_pg_conn_t *conn)
 {
-    PGresult    *result;
-    ngx_int_t    rc;
-    ngx_uint_t   nulls;
+    PGresult   *result;
+    ngx_int_t   rc;
 
-    nulls = 0;
-
-    while (!PQisBusy(conn->link)) {
-        result = PQgetResult(conn->link);
-
-        if (result == NULL) {
-
-            if (++nulls > 2) {
-                return;
-            }
-
-            continue;
-        }
-
-        nulls = 0;
+    while ((result = ngx_http_idem_pg_next_result(conn->link))) {
 
         if (PQresultStatus(result) == PGRES_PIPELINE_SYNC) {
             PQclear(result);

@@ -17,6 +17,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "ngx_http_idem_utf8.h"
 #include "store/postgres/ngx_http_idem_postgres.h"
 
 
@@ -30,8 +31,6 @@ static void ngx_http_idem_pg_arg_claim(
     ngx_http_idem_pg_args_t *args, ngx_http_idem_op_t *op);
 static void ngx_http_idem_pg_arg_labels(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_args_t *args, ngx_http_idem_op_t *op);
-static void ngx_http_idem_pg_arg_label(ngx_http_idem_pg_conn_t *conn,
-    ngx_http_idem_pg_args_t *args, ngx_str_t *label);
 static u_char *ngx_http_idem_pg_commit_args(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_args_t *args, ngx_http_idem_op_t *op, ngx_uint_t bare);
 static u_char *ngx_http_idem_pg_gather(ngx_chain_t *chain, size_t size);
@@ -184,46 +183,47 @@ ngx_http_idem_pg_arg_labels(ngx_http_idem_pg_conn_t *conn,
  * character.
  */
 
-static void
+void
 ngx_http_idem_pg_arg_label(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_args_t *args, ngx_str_t *label)
 {
-    u_char      *p, *next, *last, *dst;
-    uint32_t     ch;
-    const char  *encoding;
+    size_t       n;
+    u_char      *p, *last, *dst;
     ngx_uint_t   ascii;
 
-    encoding = PQparameterStatus(conn->link, "server_encoding");
-    ascii = (encoding == NULL || ngx_strcmp(encoding, "UTF8") != 0);
+    ascii = ngx_http_idem_pg_ascii(conn);
 
     dst = args->last;
     last = label->data + label->len;
 
-    for (p = label->data; p < last; p = next) {
-        next = p + 1;
+    for (p = label->data; p < last; p += n) {
+        n = ngx_http_idem_utf8_len(p, last);
 
-        if (*p < 0x80) {
-            *dst++ = *p ? *p : '?';
-            continue;
-        }
-
-        next = p;
-        ch = ngx_utf8_decode(&next, last - p);
-
-        if (ascii || *p >= 0xf8 || ch > 0x10ffff
-            || (ch >= 0xd800 && ch < 0xe000))
-        {
+        if (n == 0 || *p == '\0' || (ascii && n > 1)) {
             *dst++ = '?';
-            next = p + 1;
+            n = 1;
             continue;
         }
 
-        dst = ngx_cpymem(dst, p, next - p);
+        dst = ngx_cpymem(dst, p, n);
     }
 
     ngx_http_idem_pg_arg(args, args->last, dst - args->last);
 
     args->last = dst;
+}
+
+
+/* text that is not ASCII may have no place in the encoding of the database */
+
+ngx_uint_t
+ngx_http_idem_pg_ascii(ngx_http_idem_pg_conn_t *conn)
+{
+    const char  *encoding;
+
+    encoding = PQparameterStatus(conn->link, "server_encoding");
+
+    return encoding == NULL || ngx_strcmp(encoding, "UTF8") != 0;
 }
 
 
@@ -255,7 +255,10 @@ ngx_http_idem_pg_step_send(ngx_http_idem_pg_conn_t *conn,
 
     if (call->step == NGX_HTTP_IDEM_OP_LIST) {
 
-        if (ngx_http_idem_pg_cursor(&op->list->cursor, args.last) == NGX_OK) {
+        if (ngx_http_idem_id_parse(op->list->cursor.data,
+                                   op->list->cursor.len, args.last)
+            == NGX_OK)
+        {
             ngx_http_idem_pg_arg(&args, args.last, NGX_HTTP_IDEM_ID_LEN);
             args.last += NGX_HTTP_IDEM_ID_LEN;
 

@@ -73,8 +73,14 @@ ngx_http_idem_pg_trail_send(ngx_http_idem_pg_conn_t *conn,
                          t->name.len);
     ngx_http_idem_pg_arg(&args, t->name.len ? t->value.data : NULL,
                          t->value.len);
-    ngx_http_idem_pg_arg(&args, t->other.len ? t->other.data : NULL,
-                         t->other.len);
+
+    if (t->other.len) {
+        ngx_http_idem_pg_arg_label(conn, &args, &t->other);
+
+    } else {
+        ngx_http_idem_pg_arg(&args, NULL, 0);
+    }
+
     ngx_http_idem_pg_arg_number(&args, NGX_HTTP_IDEM_TRAIL_SLICE, 4);
     ngx_http_idem_pg_arg_number(&args, t->remove, 1);
 
@@ -88,10 +94,13 @@ static ngx_int_t
 ngx_http_idem_pg_trail_log(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_trail_t *t)
 {
-    u_char                   *p;
+    u_char                    c, *p;
     size_t                    i;
     ngx_int_t                 rc;
+    ngx_uint_t                ascii;
     ngx_http_idem_pg_args_t   args;
+
+    ascii = ngx_http_idem_pg_ascii(conn);
 
     p = ngx_alloc(t->lines.len + 1, ngx_cycle->log);
     if (p == NULL) {
@@ -101,7 +110,8 @@ ngx_http_idem_pg_trail_log(ngx_http_idem_pg_conn_t *conn,
     p[0] = '[';
 
     for (i = 0; i < t->lines.len; i++) {
-        p[i + 1] = (t->lines.data[i] == LF) ? ',' : t->lines.data[i];
+        c = t->lines.data[i];
+        p[i + 1] = (c == LF) ? ',' : (ascii && c > 0x7f) ? '?' : c;
     }
 
     p[t->lines.len] = ']';
@@ -123,7 +133,6 @@ void
 ngx_http_idem_pg_trail_result(ngx_http_idem_pg_call_t *call)
 {
     int                     row, rows;
-    u_char                 *p;
     ngx_uint_t              late;
     ngx_http_idem_op_t     *op;
     ngx_http_idem_trail_t  *t;
@@ -158,18 +167,12 @@ ngx_http_idem_pg_trail_result(ngx_http_idem_pg_call_t *call)
     }
 
     if (rows) {
-        p = ngx_pnalloc(op->pool, NGX_INT64_LEN);
-        if (p == NULL) {
-            op->error = "no memory for events";
-            return;
-        }
-
-        t->cursor.data = p;
-        t->cursor.len = ngx_sprintf(p, "%L",
+        t->cursor.data = t->next;
+        t->cursor.len = ngx_sprintf(t->next, "%L",
                                     ngx_http_idem_pg_number(call->result,
                                               rows - 1,
                                               NGX_HTTP_IDEM_PG_TRAIL_SEQ))
-                        - p;
+                        - t->next;
     }
 
     /* rows are only roughly ordered by time, which is good enough here */

@@ -24,7 +24,7 @@
 -- 25 to 40 token, 42 to 45 scheme, 46 to 53 time, 54 to 85 fingerprint,
 -- 86 to 101 identity, 102 to 109 target, 110 to 113 length of the details,
 -- 118 details; they begin with the labels, 395 bytes at most.  The kind is 1
--- under hold, and 2 if the lock was taken over: the request may have run
+-- under hold, plus 2 if the lock was taken over: the request may have run
 -- before.  A token of zeros is that of a lock that was released for a waiter,
 -- see release.lua.
 --
@@ -80,7 +80,8 @@ local function take(how, kind, waited)
     -- DEL first: at maxmemory it allows the script to write
     redis.call('DEL', key)
     redis.call('SET', key,
-               string.sub(lock, 1, 5) .. (kind or string.sub(lock, 6, 6))
+               string.sub(lock, 1, 5)
+               .. string.char(bit.bor(string.byte(lock, 6), kind))
                .. waited .. string.sub(lock, 8), 'PX', ARGV[3])
     return ARGV[1] .. '1' .. how
 end
@@ -90,8 +91,9 @@ if life >= 0 and #old >= 117 and string.sub(old, 1, 2) == 'id'
 then
     local state, reason, kind = string.byte(old, 4, 6)
     local waited = string.sub(old, 7, 7)
+    local hold = kind % 2 == 1
 
-    if (state == 1 or (state == 3 and reason == 1 and kind ~= 1))
+    if (state == 1 or (state == 3 and reason == 1 and not hold))
        and part(9, 16) and life > tonumber(ARGV[3])
     then
         life = tonumber(ARGV[3])
@@ -100,18 +102,18 @@ then
 
     if state == 1 then
 
-        -- this begin was sent before, and its reply was lost
+        -- this begin was sent before: its reply was lost; or it was without
+        -- hold, since the request asked another store before it may run
         if part(25, 40) then
-            redis.call('PEXPIRE', key, ARGV[3])
-            return ARGV[1] .. '10'
+            return take('0', kind, waited)
         end
 
         -- released; others may be waiting already
         if string.sub(old, 25, 40) == string.rep('\0', 16) and over(0) then
-            return take('0', nil, waited)
+            return take('0', 0, waited)
         end
 
-        if kind ~= 1 and over(0) and same_request() then
+        if not hold and over(0) and same_request() then
 
             -- this is an earlier holder's lock.  The server has lost the one
             -- that the request is waiting for; its holder may still be running
@@ -122,7 +124,7 @@ then
             local labels = math.min(struct.unpack('>I4', old, 110), 395)
 
             return take('1' .. string.sub(old, 46, 53)
-                        .. string.sub(old, 118, 117 + labels), '\2', waited)
+                        .. string.sub(old, 118, 117 + labels), 2, waited)
         end
 
         -- mark the record for the waiter now: the holder may release it
@@ -135,16 +137,16 @@ then
         end
 
     -- 3, 1: unusable, the outcome is unknown
-    elseif state == 3 and reason == 1 and kind ~= 1 then
+    elseif state == 3 and reason == 1 and not hold then
 
         if over(0) and same_request() then
-            return take('0', '\2', '\0')
+            return take('0', 2, '\0')
         end
 
     elseif (state == 2 or state == 3) and over(tonumber(ARGV[4])) then
         -- 6: deleted, see remove.lua
         return take(reason == 6 and '0' or '2' .. string.sub(old, 46, 53),
-                    nil, '\0')
+                    0, '\0')
     end
 end
 

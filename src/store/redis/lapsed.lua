@@ -8,7 +8,7 @@
 
 local function lapsed()
     if #old < 117 or string.sub(old, 1, 2) ~= 'id'
-       or string.byte(old, 6) == 1
+       or string.byte(old, 6) % 2 == 1
        or not (part(42, 45) and part(54, 101))
     then
         return false

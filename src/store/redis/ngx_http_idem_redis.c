@@ -231,7 +231,7 @@ ngx_http_idem_redis_committed(ngx_http_idem_op_t *op)
 
     /* wakes the waiters of this worker without a round trip */
 
-    ngx_http_idem_remote_wake(ngx_http_idem_remote(op), op->id);
+    ngx_http_idem_polls_wake(&ngx_http_idem_remote(op)->polls, op->id);
 
     ngx_http_idem_remote_complete(op);
 }

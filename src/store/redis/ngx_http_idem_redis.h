@@ -224,7 +224,7 @@ const char *ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op,
  * the response.  record_free() is true for a lock that was released for a
  * waiter.
  */
-ngx_int_t ngx_http_idem_redis_record_peek(ngx_str_t *head,
+const char *ngx_http_idem_redis_record_peek(ngx_str_t *head,
     ngx_http_idem_found_t *found, uint64_t *grace);
 ngx_uint_t ngx_http_idem_redis_record_free(ngx_str_t *head);
 

@@ -55,8 +55,8 @@ static u_char *ngx_http_idem_redis_put_list(u_char *p,
     ngx_http_idem_redis_call_t *call);
 static ngx_int_t ngx_http_idem_redis_list_result(
     ngx_http_idem_redis_call_t *call, u_char *p, u_char *last);
-static ngx_int_t ngx_http_idem_redis_list_next(
-    ngx_http_idem_redis_call_t *call, ngx_str_t *scan);
+static void ngx_http_idem_redis_list_next(ngx_http_idem_redis_call_t *call,
+    ngx_str_t *scan);
 static ngx_int_t ngx_http_idem_redis_entry(ngx_http_idem_op_t *op,
     u_char *id, int64_t life, size_t size, ngx_str_t *head);
 static ngx_int_t ngx_http_idem_redis_entry_fill(ngx_http_idem_op_t *op,
@@ -271,13 +271,11 @@ ngx_http_idem_redis_admin_result(ngx_http_idem_redis_call_t *call,
                      ? NGX_HTTP_IDEM_FOUND : NGX_HTTP_IDEM_OK;
 
     } else if (rc == NGX_ABORT) {
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "its key holds something else";
-        op->bad_record = 1;
+        ngx_http_idem_op_bad_record(op, "its key holds something else");
     }
 
     if (op->kind == NGX_HTTP_IDEM_OP_REMOVE) {
-        ngx_http_idem_remote_wake(ngx_http_idem_remote(op), op->id);
+        ngx_http_idem_polls_wake(&ngx_http_idem_remote(op)->polls, op->id);
     }
 
     return NGX_OK;
@@ -291,9 +289,8 @@ ngx_http_idem_redis_list_result(ngx_http_idem_redis_call_t *call,
     size_t               size, key;
     u_char               id[NGX_HTTP_IDEM_ID_LEN];
     int64_t              life;
-    ngx_int_t            n;
+    ngx_int_t            rc;
     ngx_str_t            scan, head;
-    ngx_uint_t           i;
     ngx_http_idem_op_t  *op;
 
     op = call->call.data;
@@ -327,10 +324,7 @@ ngx_http_idem_redis_list_result(ngx_http_idem_redis_call_t *call,
             return NGX_ERROR;
         }
 
-        for (i = 0, n = 0; i < NGX_HTTP_IDEM_ID_LEN && n >= 0; i++) {
-            n = ngx_hextoi(p + 2 * i, 2);
-            id[i] = (u_char) n;
-        }
+        rc = ngx_http_idem_id_parse(p, 2 * NGX_HTTP_IDEM_ID_LEN, id);
 
         p += 2 * NGX_HTTP_IDEM_ID_LEN;
 
@@ -344,7 +338,7 @@ ngx_http_idem_redis_list_result(ngx_http_idem_redis_call_t *call,
             return NGX_ERROR;
         }
 
-        if (n == NGX_ERROR) {
+        if (rc != NGX_OK) {
             continue;
         }
 
@@ -357,19 +351,22 @@ ngx_http_idem_redis_list_result(ngx_http_idem_redis_call_t *call,
         }
     }
 
-    return ngx_http_idem_redis_list_next(call, &scan);
+    ngx_http_idem_redis_list_next(call, &scan);
+
+    return NGX_OK;
 }
 
 
-static ngx_int_t
+static void
 ngx_http_idem_redis_list_next(ngx_http_idem_redis_call_t *call,
     ngx_str_t *scan)
 {
-    u_char            *p;
-    ngx_str_t         *cursor;
-    ngx_redis_node_t  *node;
+    ngx_str_t             *cursor;
+    ngx_redis_node_t      *node;
+    ngx_http_idem_list_t  *list;
 
-    cursor = &ngx_http_idem_redis_op(call)->list->cursor;
+    list = ngx_http_idem_redis_op(call)->list;
+    cursor = &list->cursor;
     node = call->call.conn->node;
 
     cursor->len = 0;
@@ -380,23 +377,14 @@ ngx_http_idem_redis_list_next(ngx_http_idem_redis_call_t *call,
                : NULL;
 
         if (node == NULL) {
-            return NGX_OK;
+            return;
         }
     }
 
-    p = ngx_pnalloc(ngx_http_idem_redis_op(call)->pool,
-                    node->name.len + 1 + scan->len);
-
-    if (p == NULL) {
-        ngx_http_idem_redis_op(call)->result = NGX_HTTP_IDEM_ERROR;
-        ngx_http_idem_redis_op(call)->error = "no memory for a list";
-        return NGX_OK;
-    }
-
-    cursor->data = p;
-    cursor->len = ngx_sprintf(p, "%V %V", &node->name, scan) - p;
-
-    return NGX_OK;
+    cursor->data = list->next;
+    cursor->len = ngx_snprintf(list->next, sizeof(list->next), "%V %V",
+                               &node->name, scan)
+                  - list->next;
 }
 
 
@@ -413,8 +401,7 @@ ngx_http_idem_redis_entry(ngx_http_idem_op_t *op, u_char *id, int64_t life,
 
     p = head->data;
 
-    if (life < 0
-        || ngx_http_idem_redis_record_peek(head, &found, &grace) != NGX_OK)
+    if (life < 0 || ngx_http_idem_redis_record_peek(head, &found, &grace))
     {
         return NGX_ABORT;
     }
@@ -467,7 +454,7 @@ ngx_http_idem_redis_entry_fill(ngx_http_idem_op_t *op,
     entry->reason = found->reason;
     entry->claim = found->claim;
     entry->left = found->left;
-    entry->hold = (head->data[5] == 1);
+    entry->hold = head->data[5] & 1;
 
     p = head->data + NGX_HTTP_IDEM_REDIS_RECORD_LEN;
     last = head->data + head->len;
@@ -475,8 +462,7 @@ ngx_http_idem_redis_entry_fill(ngx_http_idem_op_t *op,
     details = ngx_min(found->details.len, (size_t) (last - p));
 
     if (ngx_http_idem_entry_details(op, entry, p, details) != NGX_OK) {
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "no memory for a list";
+        ngx_http_idem_op_error(op, "no memory for a list");
         return NGX_ERROR;
     }
 

@@ -72,10 +72,10 @@ ngx_http_idem_redis_count(ngx_redis_node_t *node, ngx_redis_count_e what)
     redis = node->redis->data;
 
     if (redis->store->nodes) {
+        /* both count in the same order */
+
         ngx_http_idem_nodes_count(redis->store->nodes, &n->known,
-            (what == NGX_REDIS_NODE_ANSWERED) ? NGX_HTTP_IDEM_NODE_ANSWERED
-            : (what == NGX_REDIS_NODE_FAILED) ? NGX_HTTP_IDEM_NODE_FAILED
-            : NGX_HTTP_IDEM_NODE_REDIRECTED);
+                                  (ngx_http_idem_node_count_e) what);
     }
 }
 

@@ -12,7 +12,7 @@
  *    2    1   version
  *    3    1   state: in progress, completed, unusable
  *    4    1   reason, if unusable
- *    5    1   kind: 1 under hold, 2 taken over
+ *    5    1   kind: 1 under hold, plus 2 if taken over
  *    6    1   1: a request is waiting for it
  *    7    1   0
  *    8    8   grace, ms
@@ -65,8 +65,6 @@ static u_char *ngx_http_idem_redis_record_head(u_char *p,
     uint64_t grace);
 static const char *ngx_http_idem_redis_record_form(ngx_str_t *record);
 static const char *ngx_http_idem_redis_record_check(ngx_str_t *record);
-static const char *ngx_http_idem_redis_record_decode(ngx_http_idem_op_t *op,
-    ngx_str_t *record);
 static uint64_t ngx_http_idem_redis_record_grace(ngx_str_t *record);
 
 
@@ -269,11 +267,7 @@ ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op, ngx_str_t *record,
     ngx_http_idem_found_t  *found;
 
     found = &op->found;
-
-    ngx_memzero(found, sizeof(ngx_http_idem_found_t));
-
     op->result = NGX_HTTP_IDEM_FOUND;
-    found->verify = 1;
 
     wrong = ngx_http_idem_redis_record_check(record);
 
@@ -285,13 +279,33 @@ ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op, ngx_str_t *record,
         return "it has no expiry";
     }
 
-    wrong = ngx_http_idem_redis_record_decode(op, record);
+    if (ngx_http_idem_redis_record_other(op, record)) {
+        return "it is another one's";
+    }
+
+    wrong = ngx_http_idem_redis_record_peek(record, found, &grace);
 
     if (wrong) {
         return wrong;
     }
 
-    grace = ngx_http_idem_redis_record_grace(record);
+    found->verify = 1;
+    found->response.data = found->details.data + found->details.len;
+    found->response.len = ngx_http_idem_get32(
+                            record->data + NGX_HTTP_IDEM_REDIS_AT_RESPONSE);
+
+    if (found->state != NGX_HTTP_IDEM_UNUSABLE) {
+        found->reason = NGX_HTTP_IDEM_REASON_NONE;
+
+    } else if (found->reason <= NGX_HTTP_IDEM_REASON_NONE
+               || found->reason > NGX_HTTP_IDEM_REASON_EVICTED)
+    {
+        return "its reason is corrupt";
+    }
+
+    if (found->state == NGX_HTTP_IDEM_COMPLETED && found->response.len == 0) {
+        return "its response is missing";
+    }
 
     if (grace > NGX_HTTP_IDEM_REDIS_LIFE_MAX) {
         return "its lease or ttl is corrupt";
@@ -305,12 +319,8 @@ ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op, ngx_str_t *record,
 
     if ((uint64_t) life > grace) {
         found->left = (ngx_msec_t) (life - grace);
-        return NULL;
-    }
 
-    found->left = 0;
-
-    if (found->state == NGX_HTTP_IDEM_IN_PROGRESS) {
+    } else if (found->state == NGX_HTTP_IDEM_IN_PROGRESS) {
 
         /* the lease has expired, and the record is under hold or of another
            request */
@@ -326,24 +336,34 @@ ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op, ngx_str_t *record,
 
 /* the fields of a record except for the response and the time that is left */
 
-ngx_int_t
+const char *
 ngx_http_idem_redis_record_peek(ngx_str_t *head,
     ngx_http_idem_found_t *found, uint64_t *grace)
 {
-    u_char  *p;
+    u_char      *p;
+    const char  *wrong;
 
     p = head->data;
 
     ngx_memzero(found, sizeof(ngx_http_idem_found_t));
 
-    if (ngx_http_idem_redis_record_form(head)
-        || ngx_http_idem_claim_decode(p + NGX_HTTP_IDEM_REDIS_AT_CLAIM,
-                                      NGX_HTTP_IDEM_CLAIM_LEN, &found->claim)
-           != NGX_OK
-        || p[NGX_HTTP_IDEM_REDIS_AT_STATE] < NGX_HTTP_IDEM_IN_PROGRESS
+    wrong = ngx_http_idem_redis_record_form(head);
+
+    if (wrong) {
+        return wrong;
+    }
+
+    if (ngx_http_idem_claim_decode(p + NGX_HTTP_IDEM_REDIS_AT_CLAIM,
+                                   NGX_HTTP_IDEM_CLAIM_LEN, &found->claim)
+        != NGX_OK)
+    {
+        return "its claim is corrupt";
+    }
+
+    if (p[NGX_HTTP_IDEM_REDIS_AT_STATE] < NGX_HTTP_IDEM_IN_PROGRESS
         || p[NGX_HTTP_IDEM_REDIS_AT_STATE] > NGX_HTTP_IDEM_UNUSABLE)
     {
-        return NGX_ERROR;
+        return "its state is corrupt";
     }
 
     found->state = p[NGX_HTTP_IDEM_REDIS_AT_STATE];
@@ -353,7 +373,7 @@ ngx_http_idem_redis_record_peek(ngx_str_t *head,
 
     *grace = ngx_http_idem_redis_record_grace(head);
 
-    return NGX_OK;
+    return NULL;
 }
 
 
@@ -367,71 +387,6 @@ ngx_http_idem_redis_record_free(ngx_str_t *head)
     return ngx_memcmp(head->data + NGX_HTTP_IDEM_REDIS_AT_TOKEN, nobody,
                       sizeof(nobody))
            == 0;
-}
-
-
-static const char *
-ngx_http_idem_redis_record_decode(ngx_http_idem_op_t *op, ngx_str_t *record)
-{
-    u_char                 *p;
-    ngx_uint_t              state, reason;
-    ngx_http_idem_found_t  *found;
-
-    p = record->data;
-    found = &op->found;
-    state = p[NGX_HTTP_IDEM_REDIS_AT_STATE];
-    reason = NGX_HTTP_IDEM_REASON_NONE;
-
-    if (ngx_http_idem_redis_record_other(op, record)) {
-        return "it is another one's";
-    }
-
-    if (ngx_http_idem_claim_decode(p + NGX_HTTP_IDEM_REDIS_AT_CLAIM,
-                                   NGX_HTTP_IDEM_CLAIM_LEN, &found->claim)
-        != NGX_OK)
-    {
-        return "its claim is corrupt";
-    }
-
-    ngx_http_idem_redis_record_details(record, &found->details);
-
-    found->response.data = found->details.data + found->details.len;
-    found->response.len = ngx_http_idem_get32(
-                                p + NGX_HTTP_IDEM_REDIS_AT_RESPONSE);
-
-    switch (state) {
-
-    case NGX_HTTP_IDEM_IN_PROGRESS:
-        break;
-
-    case NGX_HTTP_IDEM_UNUSABLE:
-
-        reason = p[NGX_HTTP_IDEM_REDIS_AT_REASON];
-
-        if (reason <= NGX_HTTP_IDEM_REASON_NONE
-            || reason > NGX_HTTP_IDEM_REASON_EVICTED)
-        {
-            return "its reason is corrupt";
-        }
-
-        break;
-
-    case NGX_HTTP_IDEM_COMPLETED:
-
-        if (found->response.len == 0) {
-            return "its response is missing";
-        }
-
-        break;
-
-    default:
-        return "its state is corrupt";
-    }
-
-    found->state = state;
-    found->reason = (ngx_http_idem_reason_e) reason;
-
-    return NULL;
 }
 
 

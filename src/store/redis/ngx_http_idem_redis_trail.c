@@ -46,8 +46,8 @@ size_t
 ngx_http_idem_redis_trail_size(ngx_http_idem_op_t *op)
 {
     return op->trail->lines.len
-           + op->trail->name.len + op->trail->value.len
-           + op->trail->other_name.len + op->trail->other.len
+           + op->trail->name.len + 2 * op->trail->value.len
+           + op->trail->other_name.len + 2 * op->trail->other.len
            + 2 * NGX_HTTP_IDEM_REDIS_TRAIL_ID + 32;
 }
 
@@ -104,13 +104,18 @@ ngx_http_idem_redis_put_trail(u_char *p, ngx_http_idem_redis_call_t *call)
 static u_char *
 ngx_http_idem_redis_put_member(u_char *p, ngx_str_t *name, ngx_str_t *value)
 {
+    size_t  len;
+    u_char  text[2 * NGX_HTTP_IDEM_LINE_STRING];
+
     if (name->len == 0 || value->len == 0) {
         return ngx_redis_put(p, "", 0);
     }
 
-    p = ngx_redis_put_line(p, '$', name->len + value->len + 5);
+    len = ngx_http_idem_line_escape(text, value) - text;
 
-    return ngx_sprintf(p, "\"%V\":\"%V\"\r\n", name, value);
+    p = ngx_redis_put_line(p, '$', name->len + len + 5);
+
+    return ngx_sprintf(p, "\"%V\":\"%*s\"\r\n", name, len, text);
 }
 
 
@@ -176,15 +181,10 @@ ngx_http_idem_redis_trail_result(ngx_http_idem_redis_call_t *call,
     p = id.data + id.len;
 
     if (id.len) {
-        id.data = ngx_pstrdup(op->pool, &id);
+        ngx_memcpy(t->next, id.data, id.len);
 
-        if (id.data == NULL) {
-            op->result = NGX_HTTP_IDEM_ERROR;
-            op->error = "no memory for events";
-            return NGX_OK;
-        }
-
-        t->cursor = id;
+        t->cursor.data = t->next;
+        t->cursor.len = id.len;
     }
 
     t->more = (code == '1');
@@ -221,8 +221,7 @@ ngx_http_idem_redis_trail_found(ngx_http_idem_op_t *op, u_char *p,
         }
 
         if (line == NULL || line->data == NULL) {
-            op->result = NGX_HTTP_IDEM_ERROR;
-            op->error = "no memory for events";
+            ngx_http_idem_op_error(op, "no memory for events");
             return NGX_OK;
         }
 

@@ -8,7 +8,7 @@
  * Waiters.  A watch marks the record as waited for.  The script of a commit
  * or a release then publishes the key of the record; after a native commit
  * the backend does so.  The subscriber of each worker receives the message
- * and wakes the waiters of that worker, which are in ..._remote.c.
+ * and wakes the waiters of that worker, which are in ..._poll.c.
  *
  * Called by ..._remote.c, and by the subscriber's connection with messages.
  */
@@ -52,8 +52,8 @@ ngx_http_idem_redis_wait(ngx_http_idem_op_t *op)
         ngx_redis_check(&client->subscriber);
     }
 
-    ngx_http_idem_remote_wait(op, client->subscriber.state == NGX_REDIS_READY
-                                  ? 0 : NGX_HTTP_IDEM_REDIS_POLL);
+    ngx_http_idem_poll_wait(op, client->subscriber.state == NGX_REDIS_READY
+                                ? 0 : NGX_HTTP_IDEM_REDIS_POLL);
 }
 
 
@@ -66,7 +66,7 @@ ngx_http_idem_redis_wake_all(ngx_redis_t *client)
 
     redis = client->data;
 
-    ngx_http_idem_remote_wake_all(&redis->remote);
+    ngx_http_idem_polls_wake(&redis->remote.polls, NULL);
 }
 
 

@@ -32,7 +32,7 @@ local waited = string.sub(lock, 7, 7) == '\1'
 -- A lock that was taken over may have run before, so the record must stay for
 -- other requests: as an unknown outcome with an expired lease.
 
-if string.byte(lock, 6) == 2 then
+if string.byte(lock, 6) >= 2 then
     local life = math.max(redis.call('PTTL', key), 1)
 
     -- at maxmemory SET is refused, unless the script has written before

@@ -62,8 +62,8 @@ if size < 117 or string.sub(head, 1, 2) ~= 'id' then
     return reply
 end
 
-local state, reason, hold, waited = string.byte(head, 4, 7)
-local lease = state == 1 or (state == 3 and reason == 1 and hold ~= 1)
+local state, reason, kind, waited = string.byte(head, 4, 7)
+local lease = state == 1 or (state == 3 and reason == 1 and kind % 2 == 0)
 
 -- expired, and kept for its grace: counts as none
 if not lease and life <= struct.unpack('>I8', head, 9) then

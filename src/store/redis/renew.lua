@@ -42,7 +42,9 @@ elseif old ~= '' then
     end
 
     -- the other holder may have run: see begin.lua
-    lock = string.sub(lock, 1, 5) .. '\2' .. string.sub(lock, 7)
+    lock = string.sub(lock, 1, 5)
+           .. string.char(bit.bor(string.byte(lock, 6), 2))
+           .. string.sub(lock, 7)
 end
 
 redis.call('SET', key, lock, 'PX', ARGV[3])

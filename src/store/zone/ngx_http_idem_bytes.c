@@ -24,8 +24,13 @@
 #include "store/zone/ngx_http_idem_zone.h"
 
 
-static ngx_http_idem_chunk_t *ngx_http_idem_details_chunks(
-    ngx_http_idem_records_t *z, size_t size);
+/* the header of details, in the first of their chunks */
+#define NGX_HTTP_IDEM_DETAILS_HEAD                                            \
+    (offsetof(ngx_http_idem_details_t, data) - NGX_HTTP_IDEM_CHUNK_HEAD)
+
+
+static ngx_http_idem_details_t *ngx_http_idem_details_write(
+    ngx_http_idem_records_t *z, ngx_str_t *details, size_t size);
 static void ngx_http_idem_chunks_free(ngx_http_idem_records_t *z,
     ngx_http_idem_chunk_t *chunk, size_t size, size_t *bytes);
 static ngx_int_t ngx_http_idem_fill_start(ngx_http_idem_records_t *z,
@@ -328,9 +333,7 @@ void
 ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item, ngx_str_t *details)
 {
-    size_t                    size, left, n;
-    u_char                   *p;
-    ngx_http_idem_chunk_t    *chunk;
+    size_t                    size;
     ngx_http_idem_details_t  *d;
 
     d = item->details;
@@ -359,35 +362,13 @@ ngx_http_idem_zone_details(ngx_http_idem_records_t *z,
         return;
     }
 
-    chunk = ngx_http_idem_details_chunks(z, size);
-    if (chunk == NULL) {
+    d = ngx_http_idem_details_write(z, details, size);
+    if (d == NULL) {
         return;
     }
 
-    d = (ngx_http_idem_details_t *) chunk;
-
     d->item = item;
     d->len = (uint32_t) details->len;
-
-    p = details->data;
-    left = details->len;
-
-    n = ngx_http_idem_chunk_size(size)
-        - offsetof(ngx_http_idem_details_t, data);
-    n = ngx_min(n, left);
-
-    ngx_memcpy(d->data, p, n);
-
-    for (chunk = chunk->next; chunk; chunk = chunk->next) {
-        p += n;
-        left -= n;
-
-        n = ngx_http_idem_chunk_size(left)
-            - NGX_HTTP_IDEM_CHUNK_HEAD;
-        n = ngx_min(n, left);
-
-        ngx_memcpy(chunk->data, p, n);
-    }
 
     ngx_http_idem_zone_append(&z->zone->details, &d->queue);
 
@@ -425,7 +406,7 @@ ngx_http_idem_zone_copy_details(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item, ngx_pool_t *pool, size_t max,
     ngx_str_t *details)
 {
-    size_t                    left, n;
+    size_t                    left, skip, n;
     u_char                   *p, *last;
     ngx_http_idem_chunk_t    *chunk;
     ngx_http_idem_details_t  *d;
@@ -446,17 +427,12 @@ ngx_http_idem_zone_copy_details(ngx_http_idem_records_t *z,
         return;
     }
 
-    last = details->data + max;
-    left = d->len;
+    p = details->data;
+    last = p + max;
+    left = ngx_http_idem_details_size(d->len);
+    skip = NGX_HTTP_IDEM_DETAILS_HEAD;
 
-    n = ngx_http_idem_chunk_size(ngx_http_idem_details_size(left))
-        - offsetof(ngx_http_idem_details_t, data);
-    n = ngx_min(n, left);
-
-    p = ngx_cpymem(details->data, d->data, ngx_min(n, max));
-    left -= n;
-
-    for (chunk = d->next; p < last; chunk = chunk->next) {
+    for (chunk = (ngx_http_idem_chunk_t *) d; p < last; chunk = chunk->next) {
         n = ngx_http_idem_chunk_size(left);
 
         if (!ngx_http_idem_arena_within(&z->zone->arena, chunk, n)) {
@@ -464,9 +440,11 @@ ngx_http_idem_zone_copy_details(ngx_http_idem_records_t *z,
         }
 
         n = ngx_min(n - NGX_HTTP_IDEM_CHUNK_HEAD, left);
-
-        p = ngx_cpymem(p, chunk->data, ngx_min(n, (size_t) (last - p)));
         left -= n;
+
+        p = ngx_cpymem(p, chunk->data + skip,
+                       ngx_min(n - skip, (size_t) (last - p)));
+        skip = 0;
     }
 
     details->len = max;
@@ -498,18 +476,23 @@ ngx_http_idem_chunk_size(size_t size)
 }
 
 
-/* allocates chunks for "size" bytes of details; NULL: there is no room */
+/* writes chunks of "size" bytes, but for the header; NULL: there is no room */
 
-static ngx_http_idem_chunk_t *
-ngx_http_idem_details_chunks(ngx_http_idem_records_t *z, size_t size)
+static ngx_http_idem_details_t *
+ngx_http_idem_details_write(ngx_http_idem_records_t *z, ngx_str_t *details,
+    size_t size)
 {
-    size_t                  left, n;
+    size_t                  left, skip, n;
+    u_char                 *p, *end;
     ngx_http_idem_chunk_t  *chunk, *first, **last;
 
     first = NULL;
     last = &first;
+    p = details->data;
+    end = p + details->len;
+    skip = NGX_HTTP_IDEM_DETAILS_HEAD;
 
-    for (left = size; left; /* void */ ) {
+    for (left = size; left; left -= n) {
         n = ngx_http_idem_chunk_size(left);
 
         do {
@@ -530,11 +513,15 @@ ngx_http_idem_details_chunks(ngx_http_idem_records_t *z, size_t size)
 
         z->zone->details_bytes += n;
 
-        n -= NGX_HTTP_IDEM_CHUNK_HEAD;
-        left -= ngx_min(n, left);
+        n = ngx_min(n - NGX_HTTP_IDEM_CHUNK_HEAD, left);
+
+        ngx_memcpy(chunk->data + skip, p,
+                   ngx_min(n - skip, (size_t) (end - p)));
+        p += ngx_min(n - skip, (size_t) (end - p));
+        skip = 0;
     }
 
-    return first;
+    return (ngx_http_idem_details_t *) first;
 }
 
 

@@ -82,8 +82,7 @@ ngx_http_idem_zone_entry(ngx_http_idem_records_t *z,
                                     &entry->details);
 
     if (item->details && entry->details.len == 0) {
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "no memory for a list";
+        ngx_http_idem_op_error(op, "no memory for a list");
         return NULL;
     }
 

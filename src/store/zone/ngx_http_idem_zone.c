@@ -367,18 +367,14 @@ ngx_http_idem_zone_found(ngx_http_idem_records_t *z,
     found->response.data = ngx_pnalloc(op->pool, item->size);
 
     if (found->response.data == NULL) {
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "no memory for the response";
-        op->bad_record = 1;
+        ngx_http_idem_op_bad_record(op, "no memory for the response");
         return;
     }
 
     if (ngx_http_idem_zone_read(z, item, found->response.data)
         != NGX_OK)
     {
-        op->result = NGX_HTTP_IDEM_ERROR;
-        op->error = "the response is not whole";
-        op->bad_record = 1;
+        ngx_http_idem_op_bad_record(op, "the response is not whole");
         return;
     }
 

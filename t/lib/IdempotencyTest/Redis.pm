@@ -403,12 +403,16 @@ sub kill_it
     waitpid $self->{pid}, 0;
 }
 
+# it listens before it has read its file again, and says LOADING until then
+
 sub restart
 {
     my ($self, $signal) = @_;
 
     $self->kill_it($signal);
     $self->spawn;
+    IdempotencyTest::Process::wait_for(sub { eval { $self->command('PING') };
+                                             ($@ || '') !~ /LOADING/ }, 20);
 }
 
 
