@@ -58,13 +58,10 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     if (ngx_http_idem_value(r, ctx->conf->scope, &scope) != NGX_OK
-        || ngx_http_idem_identity(r, ctx->conf, identity) != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    if (ctx->conf->activity
-        && ngx_http_idem_activity_look(r, ctx, &scope, identity) != NGX_OK)
+        || ngx_http_idem_identity(r, ctx->conf, identity) != NGX_OK
+        || (ctx->conf->activity
+            && ngx_http_idem_activity_look(r, ctx, &scope, identity)
+               != NGX_OK))
     {
         return NGX_ERROR;
     }

@@ -293,7 +293,8 @@ ngx_http_idem_renew(ngx_http_idem_ctx_t *ctx)
 static void
 ngx_http_idem_renewed(ngx_http_idem_op_t *op)
 {
-    ngx_http_idem_cover_t  *cover;
+    ngx_http_idem_cover_t   *cover;
+    ngx_http_idem_claims_t  *claims;
 
     cover = op->data;
 
@@ -301,25 +302,19 @@ ngx_http_idem_renewed(ngx_http_idem_op_t *op)
         cover->op.lock.stray = 1;
     }
 
-    switch (op->result) {
-
-    case NGX_HTTP_IDEM_OK:
+    if (op->result == NGX_HTTP_IDEM_OK) {
         ngx_http_idem_locked(cover, op);
         ngx_http_idem_metrics_count(op->store->metrics,
                                     NGX_HTTP_IDEM_COUNT_RENEWALS);
-        break;
-
-    case NGX_HTTP_IDEM_LOST:
-        ngx_http_idem_op_failed(cover, op);
-        break;
-
-    default:
-        cover->ctx->claims.renew_at = ngx_current_msec
-                            + NGX_HTTP_IDEM_RENEW_AGAIN(
-                                                  cover->ctx->claims.lease);
-        ngx_http_idem_renew_due(cover->ctx->claims.renew_at);
-
-        ngx_http_idem_op_failed(cover, op);
-        break;
+        return;
     }
+
+    if (op->result != NGX_HTTP_IDEM_LOST) {
+        claims = &cover->ctx->claims;
+        claims->renew_at = ngx_current_msec
+                           + NGX_HTTP_IDEM_RENEW_AGAIN(claims->lease);
+        ngx_http_idem_renew_due(claims->renew_at);
+    }
+
+    ngx_http_idem_op_failed(cover, op);
 }

@@ -526,10 +526,13 @@ static ngx_int_t
 ngx_http_idem_body_file(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_buf_t *b)
 {
-    u_char   *buf;
-    off_t     offset;
-    size_t    size;
-    ssize_t   n;
+    u_char     *buf;
+    off_t       offset;
+    size_t      size;
+    ssize_t     n;
+    ngx_int_t   rc;
+
+    rc = NGX_OK;
 
     buf = ngx_alloc(NGX_HTTP_IDEM_READ_SIZE, r->connection->log);
     if (buf == NULL) {
@@ -542,20 +545,17 @@ ngx_http_idem_body_file(ngx_http_request_t *r,
 
         n = ngx_read_file(b->file, buf, size, offset);
 
-        if (n <= 0) {
-            ngx_free(buf);
-            return NGX_ERROR;
-        }
-
-        if (ngx_http_idem_body_feed(ctx, buf, (size_t) n) != NGX_OK) {
-            ngx_free(buf);
-            return NGX_ERROR;
+        if (n <= 0
+            || ngx_http_idem_body_feed(ctx, buf, (size_t) n) != NGX_OK)
+        {
+            rc = NGX_ERROR;
+            break;
         }
     }
 
     ngx_free(buf);
 
-    return NGX_OK;
+    return rc;
 }
 
 

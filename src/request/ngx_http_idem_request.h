@@ -273,25 +273,27 @@ struct ngx_http_idem_ctx_s {
 
 
 /*
- * Continues the work of a request in the next iteration of the event loop, so
- * that it does not hold up other requests.  The struct has to be zeroed first,
- * and cancelled before it is freed.
+ * Continues the work of a request in later iterations of the event loop, so
+ * that it does not hold up other requests.  A handler that returns NGX_AGAIN is
+ * called in one more.  The struct has to be zeroed first, and cancelled before
+ * it is freed.
  */
 
-typedef void (*ngx_http_idem_turn_pt)(ngx_http_request_t *r,
+typedef ngx_int_t (*ngx_http_idem_turn_pt)(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 
 typedef struct {
     ngx_event_t                event;
     ngx_http_idem_ctx_t       *ctx;
     ngx_http_idem_turn_pt      handler;
+    const char                *work;            /* for the debug log        */
 } ngx_http_idem_turn_t;
 
 
 /* ..._turn.c */
 
 void ngx_http_idem_turn(ngx_http_idem_turn_t *turn, ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_turn_pt handler);
+    ngx_http_idem_turn_pt handler, const char *work);
 void ngx_http_idem_turn_cancel(ngx_http_idem_turn_t *turn);
 
 /* ..._ctx.c */

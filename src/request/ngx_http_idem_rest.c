@@ -50,7 +50,7 @@ struct ngx_http_idem_rest_s {
 };
 
 
-static void ngx_http_idem_rest_handler(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idem_rest_handler(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_rest_turn(ngx_http_idem_body_t *body);
 
@@ -122,23 +122,18 @@ ngx_http_idem_rest_parse(ngx_http_idem_ctx_t *ctx)
         return ngx_http_idem_body_canonical(&ctx->body);
     }
 
-    ngx_http_idem_turn(&rest->turn, ctx, ngx_http_idem_rest_handler);
+    ngx_http_idem_turn(&rest->turn, ctx, ngx_http_idem_rest_handler,
+                       "parsing");
 
     return NGX_AGAIN;
 }
 
 
-static void
+static ngx_int_t
 ngx_http_idem_rest_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_log_debug2(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
-                   "idempotency: a turn of parsing, at %uz of %uz",
-                   ctx->body.rest->pos, ctx->body.rest->len);
-
     if (ngx_http_idem_rest_turn(&ctx->body) == NGX_AGAIN) {
-        ngx_http_idem_turn(&ctx->body.rest->turn, ctx,
-                           ngx_http_idem_rest_handler);
-        return;
+        return NGX_AGAIN;
     }
 
     ngx_http_idem_rest_cleanup(ctx);
@@ -146,6 +141,8 @@ ngx_http_idem_rest_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     r->read_event_handler = ngx_http_block_reading;
 
     ngx_http_idem_body_ready(r, ngx_http_idem_body_canonical(&ctx->body));
+
+    return NGX_OK;
 }
 
 

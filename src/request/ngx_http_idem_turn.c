@@ -8,7 +8,8 @@
  * Long work of a request, continued in further iterations of the event loop.
  *
  * Called by the code that parses, compresses or captures large bodies; calls
- * its handler in the next iteration, unless that is cancelled.
+ * its handler in the next iteration, and again as long as there is work left,
+ * unless that is cancelled.
  */
 
 
@@ -28,10 +29,11 @@ static void ngx_http_idem_turn_event(ngx_event_t *ev);
 
 void
 ngx_http_idem_turn(ngx_http_idem_turn_t *turn, ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_turn_pt handler)
+    ngx_http_idem_turn_pt handler, const char *work)
 {
     turn->ctx = ctx;
     turn->handler = handler;
+    turn->work = work;
 
     turn->event.handler = ngx_http_idem_turn_event;
     turn->event.data = turn;
@@ -54,7 +56,14 @@ ngx_http_idem_turn_event(ngx_event_t *ev)
 
     ngx_http_set_log_request(c->log, r);
 
-    turn->handler(r, turn->ctx);
+    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, c->log, 0,
+                   "idempotency: a turn of %s, continued", turn->work);
+
+    /* with any other result the request may be freed */
+
+    if (turn->handler(r, turn->ctx) == NGX_AGAIN) {
+        ngx_add_timer(ev, NGX_HTTP_IDEM_TURN_PAUSE);
+    }
 
     ngx_http_run_posted_requests(c);
 }

@@ -43,11 +43,11 @@ struct ngx_http_idem_deflate_s {
 
 
 static ngx_int_t ngx_http_idem_deflate_turn(ngx_http_idem_ctx_t *ctx);
-static void ngx_http_idem_deflate_handler(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idem_deflate_handler(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_inflate_turn(ngx_http_idem_ctx_t *ctx,
     ngx_str_t *body);
-static void ngx_http_idem_inflate_handler(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idem_inflate_handler(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 
 
@@ -89,7 +89,8 @@ ngx_http_idem_deflate(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_OK;
     }
 
-    ngx_http_idem_turn(&d->turn, ctx, ngx_http_idem_deflate_handler);
+    ngx_http_idem_turn(&d->turn, ctx, ngx_http_idem_deflate_handler,
+                       "compression");
 
     return NGX_AGAIN;
 }
@@ -150,20 +151,16 @@ ngx_http_idem_deflate_turn(ngx_http_idem_ctx_t *ctx)
 }
 
 
-static void
+static ngx_int_t
 ngx_http_idem_deflate_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
-                   "idempotency: a turn of compression, at %uL",
-                   (uint64_t) ctx->capture.deflate->z.total_in);
-
     if (ngx_http_idem_deflate_turn(ctx) == NGX_AGAIN) {
-        ngx_http_idem_turn(&ctx->capture.deflate->turn, ctx,
-                           ngx_http_idem_deflate_handler);
-        return;
+        return NGX_AGAIN;
     }
 
     ngx_http_idem_deflated(r, ctx);
+
+    return NGX_OK;
 }
 
 
@@ -226,7 +223,8 @@ ngx_http_idem_inflate(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     rc = ngx_http_idem_inflate_turn(ctx, body);
 
     if (rc == NGX_AGAIN) {
-        ngx_http_idem_turn(&d->turn, ctx, ngx_http_idem_inflate_handler);
+        ngx_http_idem_turn(&d->turn, ctx, ngx_http_idem_inflate_handler,
+                           "decompression");
     }
 
     return rc;
@@ -275,25 +273,19 @@ ngx_http_idem_inflate_turn(ngx_http_idem_ctx_t *ctx, ngx_str_t *body)
 }
 
 
-static void
+static ngx_int_t
 ngx_http_idem_inflate_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t  rc;
     ngx_str_t  body;
 
-    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
-                   "idempotency: a turn of decompression, at %uL",
-                   (uint64_t) ctx->capture.deflate->z.total_out);
-
     ngx_str_null(&body);
 
     rc = ngx_http_idem_inflate_turn(ctx, &body);
 
-    if (rc == NGX_AGAIN) {
-        ngx_http_idem_turn(&ctx->capture.deflate->turn, ctx,
-                           ngx_http_idem_inflate_handler);
-        return;
+    if (rc != NGX_AGAIN) {
+        ngx_http_idem_replay_inflated(r, ctx, rc, &body);
     }
 
-    ngx_http_idem_replay_inflated(r, ctx, rc, &body);
+    return rc;
 }

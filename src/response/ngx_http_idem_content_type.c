@@ -29,7 +29,8 @@ static ngx_int_t ngx_http_idem_content_type_value(ngx_http_request_t *r,
 
 
 ngx_int_t
-ngx_http_idem_content_type(ngx_http_request_t *r, ngx_array_t *headers)
+ngx_http_idem_content_type(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_array_t *headers)
 {
     ngx_str_t  value, *charset;
 
@@ -37,6 +38,10 @@ ngx_http_idem_content_type(ngx_http_request_t *r, ngx_array_t *headers)
     static ngx_str_t  charset_name = ngx_string("X-Accel-Charset");
 
     charset = r->headers_out.override_charset;
+
+    if (ngx_http_idem_hidden(ctx, &type_name)) {
+        return NGX_OK;
+    }
 
     if (charset && charset->len
         && ngx_http_idem_keep_header(headers, NGX_HTTP_IDEM_HEADER_CHARSET,

@@ -35,7 +35,7 @@ struct ngx_http_idem_file_s {
 };
 
 
-static void ngx_http_idem_file_handler(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idem_file_handler(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 
 
@@ -101,7 +101,8 @@ ngx_http_idem_file_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
         if (!paused) {
             ngx_http_idem_commit_block(r);
-            ngx_http_idem_turn(&file->turn, ctx, ngx_http_idem_file_handler);
+            ngx_http_idem_turn(&file->turn, ctx, ngx_http_idem_file_handler,
+                               "a file");
         }
 
         return NGX_AGAIN;
@@ -119,7 +120,7 @@ ngx_http_idem_file_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-static void
+static ngx_int_t
 ngx_http_idem_file_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t              rc;
@@ -128,10 +129,6 @@ ngx_http_idem_file_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     c = r->connection;
     file = ctx->capture.file;
-
-    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, c->log, 0,
-                   "idempotency: a turn of a file, at %uz",
-                   ctx->capture.response.body_len);
 
     file->taken = 0;
 
@@ -145,12 +142,13 @@ ngx_http_idem_file_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     rc = ngx_http_output_filter(r, NULL);
 
-    if (r->aio) {
-        /* another pause, the commit, or a thread that reads the file */
-        return;
+    /* r->aio: another pause, the commit, or a thread that reads the file */
+
+    if (!r->aio) {
+        ngx_http_idem_commit_return(r, ctx, rc);
     }
 
-    ngx_http_idem_commit_return(r, ctx, rc);
+    return NGX_OK;
 }
 
 

@@ -33,8 +33,6 @@ typedef struct {
 } ngx_http_idem_pointed_t;
 
 
-static ngx_uint_t ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx,
-    ngx_str_t *name);
 static ngx_uint_t ngx_http_idem_header_listed(ngx_array_t *names,
     ngx_str_t *header);
 static ngx_uint_t ngx_http_idem_not_kept(ngx_str_t *name);
@@ -45,18 +43,16 @@ static ngx_http_idem_header_e ngx_http_idem_header_kind(
     ngx_table_elt_t *h);
 static void ngx_http_idem_store_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_table_elt_t *h);
+static ngx_int_t ngx_http_idem_field(ngx_http_idem_ctx_t *ctx,
+    ngx_array_t *headers, ngx_http_idem_header_e kind, ngx_str_t *name,
+    ngx_str_t *value);
 static ngx_int_t ngx_http_idem_last_modified(ngx_http_request_t *r,
-    ngx_array_t *headers);
+    ngx_http_idem_ctx_t *ctx, ngx_array_t *headers);
 static ngx_int_t ngx_http_idem_accept_ranges(ngx_http_request_t *r,
-    ngx_array_t *headers);
+    ngx_http_idem_ctx_t *ctx, ngx_array_t *headers);
 static ngx_int_t ngx_http_idem_set_cache_control(ngx_http_request_t *r,
     ngx_table_elt_t *h);
 
-
-static ngx_str_t  ngx_http_idem_last_modified_name =
-                                                  ngx_string("Last-Modified");
-static ngx_str_t  ngx_http_idem_accept_ranges_name =
-                                                  ngx_string("Accept-Ranges");
 
 /* fields of r->headers_out that point into the list of headers */
 
@@ -105,21 +101,15 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_pointed_t    pointed[NGX_HTTP_IDEM_POINTERS];
     ngx_http_idem_response_t  *response;
 
-    static ngx_str_t  content_type = ngx_string("Content-Type");
-
     rc = ngx_array_init(&headers, r->pool, 16,
                         sizeof(ngx_http_idem_header_t));
 
-    /* these, and Accept-Ranges, nginx may have in fields, not in the list */
-
-    if (rc == NGX_OK && !ngx_http_idem_hidden(ctx, &content_type)) {
-        rc = ngx_http_idem_content_type(r, &headers);
+    if (rc == NGX_OK) {
+        rc = ngx_http_idem_content_type(r, ctx, &headers);
     }
 
-    if (rc == NGX_OK
-        && !ngx_http_idem_hidden(ctx, &ngx_http_idem_last_modified_name))
-    {
-        rc = ngx_http_idem_last_modified(r, &headers);
+    if (rc == NGX_OK) {
+        rc = ngx_http_idem_last_modified(r, ctx, &headers);
     }
 
     part = &r->headers_out.headers.part;
@@ -174,10 +164,8 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                               &h[i].key, &value);
     }
 
-    if (rc == NGX_OK
-        && !ngx_http_idem_hidden(ctx, &ngx_http_idem_accept_ranges_name))
-    {
-        rc = ngx_http_idem_accept_ranges(r, &headers);
+    if (rc == NGX_OK) {
+        rc = ngx_http_idem_accept_ranges(r, ctx, &headers);
     }
 
     if (rc != NGX_OK
@@ -232,9 +220,21 @@ ngx_http_idem_keep_header(ngx_array_t *headers, ngx_http_idem_header_e kind,
 }
 
 
+/* stores a header that nginx has as a field, and not in the list */
+
+static ngx_int_t
+ngx_http_idem_field(ngx_http_idem_ctx_t *ctx, ngx_array_t *headers,
+    ngx_http_idem_header_e kind, ngx_str_t *name, ngx_str_t *value)
+{
+    return ngx_http_idem_hidden(ctx, name)
+           ? NGX_OK
+           : ngx_http_idem_keep_header(headers, kind, 1, name, value);
+}
+
+
 /* by idempotency_keep_header or idempotency_hide_header */
 
-static ngx_uint_t
+ngx_uint_t
 ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx, ngx_str_t *name)
 {
     /* without Content-Encoding and its like the body has another meaning */
@@ -424,9 +424,12 @@ ngx_http_idem_store_header(ngx_http_request_t *r,
  */
 
 static ngx_int_t
-ngx_http_idem_last_modified(ngx_http_request_t *r, ngx_array_t *headers)
+ngx_http_idem_last_modified(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_array_t *headers)
 {
     ngx_str_t  value;
+
+    static ngx_str_t  name = ngx_string("Last-Modified");
 
     if (r->headers_out.last_modified
         || r->headers_out.last_modified_time == -1
@@ -446,10 +449,9 @@ ngx_http_idem_last_modified(ngx_http_request_t *r, ngx_array_t *headers)
     value.len = ngx_http_time(value.data, r->headers_out.last_modified_time)
                 - value.data;
 
-    return ngx_http_idem_keep_header(headers,
-                                     NGX_HTTP_IDEM_HEADER_LAST_MODIFIED, 1,
-                                     &ngx_http_idem_last_modified_name,
-                                     &value);
+    return ngx_http_idem_field(ctx, headers,
+                               NGX_HTTP_IDEM_HEADER_LAST_MODIFIED, &name,
+                               &value);
 }
 
 
@@ -474,10 +476,12 @@ ngx_http_idem_may_range(ngx_http_request_t *r)
 /* stores Accept-Ranges for responses from which nginx cuts ranges */
 
 static ngx_int_t
-ngx_http_idem_accept_ranges(ngx_http_request_t *r, ngx_array_t *headers)
+ngx_http_idem_accept_ranges(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_array_t *headers)
 {
     ngx_http_core_loc_conf_t  *clcf;
 
+    static ngx_str_t  name = ngx_string("Accept-Ranges");
     static ngx_str_t  value = ngx_string("bytes");
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
@@ -490,10 +494,9 @@ ngx_http_idem_accept_ranges(ngx_http_request_t *r, ngx_array_t *headers)
         return NGX_OK;
     }
 
-    return ngx_http_idem_keep_header(headers,
-                                     NGX_HTTP_IDEM_HEADER_ACCEPT_RANGES, 1,
-                                     &ngx_http_idem_accept_ranges_name,
-                                     &value);
+    return ngx_http_idem_field(ctx, headers,
+                               NGX_HTTP_IDEM_HEADER_ACCEPT_RANGES, &name,
+                               &value);
 }
 
 

@@ -54,7 +54,7 @@ static ngx_int_t ngx_http_idem_rewrite_object(ngx_http_request_t *r,
     ngx_http_idem_rewrite_t *w, ngx_str_t *body);
 static ngx_int_t ngx_http_idem_rewrite_init(ngx_http_request_t *r,
     ngx_http_idem_rewrite_t *w, ngx_str_t *body);
-static void ngx_http_idem_rewrite_handler(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idem_rewrite_handler(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 
 
@@ -121,13 +121,14 @@ ngx_http_idem_replay_json(ngx_http_request_t *r,
         return (rc == NGX_DECLINED) ? NGX_OK : NGX_ERROR;
     }
 
-    ngx_http_idem_turn(&w->turn, ctx, ngx_http_idem_rewrite_handler);
+    ngx_http_idem_turn(&w->turn, ctx, ngx_http_idem_rewrite_handler,
+                       "rewriting");
 
     return NGX_AGAIN;
 }
 
 
-static void
+static ngx_int_t
 ngx_http_idem_rewrite_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t                 rc;
@@ -136,16 +137,11 @@ ngx_http_idem_rewrite_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     w = ctx->answer.rewrite;
 
-    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
-                   "idempotency: a turn of rewriting, at %uz",
-                   (size_t) (w->edit.last - w->edit.start));
-
     rc = ngx_http_idem_json_edit_step(&w->edit, NGX_HTTP_IDEM_REWRITE_WORK,
                                       &text);
 
     if (rc == NGX_AGAIN) {
-        ngx_http_idem_turn(&w->turn, ctx, ngx_http_idem_rewrite_handler);
-        return;
+        return NGX_AGAIN;
     }
 
     if (rc == NGX_DECLINED) {
@@ -156,6 +152,8 @@ ngx_http_idem_rewrite_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_replay_json_cleanup(ctx);
 
     ngx_http_idem_replay_rewritten(r, ctx, rc, &text);
+
+    return NGX_OK;
 }
 
 

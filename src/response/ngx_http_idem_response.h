@@ -271,7 +271,7 @@ ngx_int_t ngx_http_idem_stream_subrequest(ngx_http_request_t *r,
 ngx_chain_t *ngx_http_idem_probe(ngx_http_request_t *r, ngx_chain_t *in,
     ngx_int_t *rc);
 ngx_int_t ngx_http_idem_content_type(ngx_http_request_t *r,
-    ngx_array_t *headers);
+    ngx_http_idem_ctx_t *ctx, ngx_array_t *headers);
 void ngx_http_idem_set_content_type(ngx_http_request_t *r, ngx_str_t *value);
 void ngx_http_idem_charset(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_subrequest_header(ngx_http_request_t *r,
@@ -309,6 +309,7 @@ void ngx_http_idem_deflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_inflate(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response,
     ngx_str_t *body);
+ngx_uint_t ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx, ngx_str_t *name);
 ngx_int_t ngx_http_idem_keep_header(ngx_array_t *headers,
     ngx_http_idem_header_e kind, ngx_uint_t valid, ngx_str_t *name,
     ngx_str_t *value);
