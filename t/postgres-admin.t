@@ -322,3 +322,42 @@ is(http_get("/ops/records/shared/$id")->status, 404, 'it does not come back');
 is(post('/ok?op=x', $key)->body, "run 2\n", 'the key runs again');
 is(post('/ok?op=x', $key)->body, "run 2\n", 'once');
 like($commit->(), qr/^\s*0\s*$/, 'and the old commit stays lost');
+
+
+
+=== TEST 7: labels and events in a database of another encoding
+What is not ASCII may have no place in it.
+--- store: postgres
+--- http_config eval: ::own('') =~ s/database  idempotency/database  latin/r
+--- config
+    location / {
+        idempotency         shared;
+        idempotency_tenant  $http_x_tenant;
+        idempotency_actor   $http_x_tenant plain;
+        idempotency_log     store:shared;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /ops/ { idempotency_admin; }
+--- client
+$::pg->sql("CREATE DATABASE latin OWNER keeper TEMPLATE template0 "
+           . "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'",
+           db => 'postgres');
+ok($::pg->install(db => 'latin'), 'installed');
+
+for my $name ("caf\xc3\xa9", "\xe6\x97\xa5", 'a"b') {
+    is(http_post('/ok', 'x', { 'Idempotency-Key' => new_key(),
+                               'X-Tenant' => $name })->status, 200, 'ran');
+
+    my $actor = $name =~ s/([^\w]|[^\x00-\x7f])/sprintf '%%%02X', ord $1/ger;
+
+    ok(wait_for(sub {
+           2 == (() = http_get('/ops/events?store=shared&follow=0&actor='
+                               . $actor)->body =~ /^data: /mg)
+       }, 10), "two events of $actor");
+}
+
+is($::pg->sql('SELECT DISTINCT tenant FROM idempotency.idempotency_events '
+              . 'ORDER BY 1', db => 'latin'), "???\na\"b\ncaf??",
+   'as far as they are ASCII');
+is($::pg->sql('SELECT tenant FROM idempotency.idempotency_keys ORDER BY 1',
+              db => 'latin'), "???\na\"b\ncaf??", 'as records have them');

@@ -771,13 +771,19 @@ _EOC_
 my $long = 'l' x 500;
 $odd =~ s/LONG/$long/;
 $odd;
---- config eval: $::stats
+--- config eval: $::stats . "location /ops/ { idempotency_admin; }\n"
 --- client
 for my $path ('', '/two', '/other', '/long') {
     is(http_post("$path/ok", 'x',
                  { 'Idempotency-Key' => new_key(), Host => 'a.example' },
                  port => $ENV{TEST_NGINX_PORT_2})->status, 200, "$path/");
 }
+
+my $there = http_get('/ops/')->json->{stores};
+is($there->[0], 'a"b\\c', 'as it is named, in JSON');
+is(http_get("/ops/$_->[0]")->json->{ $_->[1] }[0]{ $_->[2] }, $there->[0], $_->[0])
+    for [ 'health', 'stores', 'name' ],
+        [ 'records/a%22b%5Cc', 'records', 'store' ];
 
 my $r = http_get('/stats');
 

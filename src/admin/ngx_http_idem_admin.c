@@ -394,7 +394,8 @@ ngx_http_idem_admin_index(ngx_http_request_t *r)
                                                                : "false");
 
     for (i = 0; i < mcf->stores.nelts; i++) {
-        ngx_http_idem_text(&t, "%s\"%V\"", i ? "," : "", &store[i]->name);
+        ngx_http_idem_text(&t, "%s", i ? "," : "");
+        ngx_http_idem_admin_quoted(&t, &store[i]->name);
     }
 
     ngx_http_idem_text(&t, "],\"addresses\":[\"records/<store>\","

@@ -195,6 +195,7 @@ void ngx_http_idem_admin_entry(ngx_http_idem_text_t *t,
     ngx_http_idem_store_t *store, ngx_http_idem_entry_t *entry);
 void ngx_http_idem_admin_string(ngx_http_idem_text_t *t, const char *name,
     ngx_str_t *s);
+void ngx_http_idem_admin_quoted(ngx_http_idem_text_t *t, ngx_str_t *s);
 void ngx_http_idem_admin_word(ngx_http_idem_text_t *t, const char *name,
     const char *word);
 

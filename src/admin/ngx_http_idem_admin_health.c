@@ -102,9 +102,12 @@ ngx_http_idem_health_print(ngx_http_idem_health_t *h,
 
     h->failed += (asked && !ok);
 
-    ngx_http_idem_text(&h->text, "%s{\"name\":\"%V\",\"ok\":%s,"
-                       "\"duration_ms\":%M",
-                       h->n ? "," : "{\"stores\":[", &store->name,
+    ngx_http_idem_text(&h->text, "%s{\"name\":",
+                       h->n ? "," : "{\"stores\":[");
+
+    ngx_http_idem_admin_quoted(&h->text, &store->name);
+
+    ngx_http_idem_text(&h->text, ",\"ok\":%s,\"duration_ms\":%M",
                        ok ? "true" : asked ? "false" : "null",
                        (ngx_msec_t) (ngx_current_msec - h->job.op.start));
 

@@ -50,9 +50,12 @@ ngx_http_idem_admin_entry(ngx_http_idem_text_t *t,
 
     now = ngx_http_idem_history_now();
 
-    ngx_http_idem_text(t, "{\"record\":\"%*xs\",\"store\":\"%V\","
-                       "\"state\":\"%s\"",
-                       (size_t) NGX_HTTP_IDEM_ID_LEN, entry->id, &store->name,
+    ngx_http_idem_text(t, "{\"record\":\"%*xs\"",
+                       (size_t) NGX_HTTP_IDEM_ID_LEN, entry->id);
+
+    ngx_http_idem_admin_string(t, "store", &store->name);
+
+    ngx_http_idem_text(t, ",\"state\":\"%s\"",
                        ngx_http_idem_state_names[entry->state]);
 
     if (entry->state == NGX_HTTP_IDEM_UNUSABLE) {
@@ -127,13 +130,19 @@ void
 ngx_http_idem_admin_string(ngx_http_idem_text_t *t, const char *name,
     ngx_str_t *s)
 {
+    if (s->len) {
+        ngx_http_idem_text(t, ",\"%s\":", name);
+        ngx_http_idem_admin_quoted(t, s);
+    }
+}
+
+
+void
+ngx_http_idem_admin_quoted(ngx_http_idem_text_t *t, ngx_str_t *s)
+{
     u_char     buf[ngx_http_idem_json_quoted(NGX_HTTP_IDEM_ADMIN_STRING)];
     u_char    *p, *start;
     ngx_str_t  text;
-
-    if (s->len == 0) {
-        return;
-    }
 
     text.data = s->data;
     text.len = ngx_min(s->len, NGX_HTTP_IDEM_ADMIN_STRING);
@@ -141,8 +150,6 @@ ngx_http_idem_admin_string(ngx_http_idem_text_t *t, const char *name,
     p = ngx_http_idem_json_quote(buf, &text);
 
     /* in parts, since ..._text() prints a limited length at once */
-
-    ngx_http_idem_text(t, ",\"%s\":", name);
 
     for (start = buf; start < p; start += 512) {
         ngx_http_idem_text(t, "%*s", ngx_min((size_t) (p - start), 512),

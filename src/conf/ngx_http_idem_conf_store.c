@@ -109,9 +109,6 @@ ngx_http_idem_conf_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 static char *
 ngx_http_idem_conf_store_name(ngx_conf_t *cf, ngx_str_t *name)
 {
-    u_char      ch;
-    ngx_uint_t  i;
-
     if (ngx_http_idem_conf_is(name, "on")
         || ngx_http_idem_conf_is(name, "off"))
     {
@@ -120,20 +117,13 @@ ngx_http_idem_conf_store_name(ngx_conf_t *cf, ngx_str_t *name)
                    "\"idempotency off\" mean something else");
     }
 
-    /* a name is in addresses, labels and JSON */
+    /* it is a part of an address in idempotency_admin */
 
-    for (i = 0; i < name->len; i++) {
-        ch = name->data[i];
-
-        if (ch < 0x20 || ch > 0x7e || ch == '"' || ch == '\\' || ch == '/') {
-            break;
-        }
-    }
-
-    if (name->len == 0 || i < name->len) {
+    if (name->len == 0
+        || ngx_strlchr(name->data, name->data + name->len, '/'))
+    {
         return ngx_http_idem_conf_invalid(cf, name,
-                   "the name of a store is ASCII, and has no quote, no "
-                   "backslash and no slash in it");
+                   "the name of a store is not empty, and has no slash in it");
     }
 
     return NGX_CONF_OK;
