@@ -19,6 +19,12 @@
 #include <ngx_event.h>
 
 
+/* whether this process does what one worker does for all */
+#define ngx_housekeeping_is_ours()                                            \
+    (ngx_process == NGX_PROCESS_SINGLE                                        \
+     || (ngx_process == NGX_PROCESS_WORKER && ngx_worker == 0))
+
+
 static ngx_inline void
 ngx_housekeeping_init(ngx_event_t *ev, ngx_event_handler_pt handler,
     void *data)

@@ -118,11 +118,7 @@ ngx_http_idem_memory_tell_init(ngx_cycle_t *cycle, ngx_http_idem_memory_t *m)
 
     m->z.gone = ngx_pcalloc(cycle->pool, sizeof(ngx_http_idem_zone_gone_t));
 
-    if (m->z.gone == NULL
-        || (ngx_process == NGX_PROCESS_WORKER && ngx_worker != 0)
-        || (ngx_process != NGX_PROCESS_WORKER
-            && ngx_process != NGX_PROCESS_SINGLE))
-    {
+    if (m->z.gone == NULL || !ngx_housekeeping_is_ours()) {
         return;
     }
 

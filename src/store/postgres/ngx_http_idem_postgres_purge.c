@@ -35,11 +35,7 @@ static void ngx_http_idem_pg_purge_handler(ngx_event_t *ev);
 void
 ngx_http_idem_pg_purge_init(ngx_http_idem_pg_t *pg)
 {
-    if (!pg->purge
-        || (ngx_process == NGX_PROCESS_WORKER && ngx_worker != 0)
-        || (ngx_process != NGX_PROCESS_WORKER
-            && ngx_process != NGX_PROCESS_SINGLE))
-    {
+    if (!pg->purge || !ngx_housekeeping_is_ours()) {
         return;
     }
 
