@@ -22,6 +22,7 @@
 #include <ngx_event.h>
 
 #include "observe/ngx_http_idem_events.h"
+#include "observe/ngx_http_idem_log.h"
 #include "observe/ngx_http_idem_metrics.h"
 #include "store/layers/ngx_http_idem_layers.h"
 #include "unit.h"
@@ -51,10 +52,25 @@ ngx_log_error_core(ngx_uint_t level, ngx_log_t *log, ngx_err_t err,
 {
 }
 
+u_char *
+ngx_snprintf(u_char *buf, size_t max, const char *fmt, ...)
+{
+    return buf;
+}
+
 void *
 ngx_alloc(size_t size, ngx_log_t *log)
 {
     return malloc(size);
+}
+
+
+/* ... the error log */
+
+void
+ngx_http_idem_log_repeated(ngx_uint_t level, ngx_log_t *log, ngx_str_t *line,
+    u_char *record)
+{
 }
 
 
