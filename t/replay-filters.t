@@ -231,8 +231,13 @@ is($retry->header('X-Accel-Charset'), undef, 'not for the client');
 ($first, $retry) = tries('POST', '/as-is/ok?type=text/html;%20charset=koi8-r'
                                  . '&header=Content-Type:%20text/plain',
                          {}, {});
-is($first->header('Content-Type'), 'text/plain; charset=koi8-r',
-   'Content-Type twice');
+
+# up to nginx 1.22 the last type counts, with the charset of the first; then the
+# first of them
+
+is($first->header('Content-Type'),
+   ($Test::Nginx::Util::NginxVersion < 1.023 ? 'text/plain' : 'text/html')
+   . '; charset=koi8-r', 'Content-Type twice');
 same($first, $retry, 'Content-Type twice');
 
 same(tries('POST', '/max/ok?type=text/html;%20charset=', {}, {}),
