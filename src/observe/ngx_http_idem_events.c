@@ -157,12 +157,18 @@ ngx_http_idem_line_text(u_char *dst, ngx_str_t *s)
     last = s->data + ngx_min(s->len, NGX_HTTP_IDEM_LINE_STRING);
 
     for (p = s->data; p < last; p += n) {
+
+        if (*p >= 0x20 && *p < 0x7f) {
+            n = 1;
+            *dst++ = *p;
+            continue;
+        }
+
         n = ngx_http_idem_utf8_len(p, last);
 
         /* U+0080 to U+009F are control characters, too */
 
-        if (n == 0 || *p < 0x20 || *p == 0x7f
-            || (*p == 0xc2 && p[1] < 0xa0))
+        if (n <= 1 || (*p == 0xc2 && p[1] < 0xa0))
         {
             n = 1;
             *dst++ = '_';
