@@ -568,3 +568,25 @@ is(http_get('/headers?status=200', { %key, 'If-None-Match' => '"v1"' })->status,
    200, 'a replay is not conditional');
 --- no_error_log
 [error]
+
+
+
+=== TEST 9: a server without a location
+--- http_config
+    server {
+        listen        127.0.0.1:$TEST_NGINX_PORT_2;
+        root          html;
+        idempotency   $TEST_STORE;
+        dav_methods   PUT;
+    }
+--- config
+--- client
+my @ask = ('PUT', '/server.txt', 'hello', { 'Idempotency-Key' => new_key() },
+           port => $ENV{TEST_NGINX_PORT_2});
+
+my $first = http_request(@ask);
+is($first->status, 201, 'written');
+is(content_of('server.txt'), 'hello', 'and there');
+is_replay($first, http_request(@ask), 'PUT');
+--- no_error_log
+[error]

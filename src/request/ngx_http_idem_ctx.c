@@ -309,10 +309,12 @@ ngx_http_idem_retry_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 /*
  * A replayed or refused request did not run, so post_action must not run for
- * it, nor for one whose client leaves before it runs.  nginx reads post_action from the location after the request; this
- * request gets a copy of the location configuration without it.  The copy is
- * made once per location, in memory that the configuration has set aside: a
- * keepalive connection reads it when the request is freed.
+ * it, nor for one whose client leaves before it runs.  nginx reads post_action
+ * from the location after the request; this request gets a copy of the
+ * location configuration without it.  The copy is made once per location, in
+ * memory that the configuration has set aside: a keepalive connection reads it
+ * when the request is freed.  It leads back to the original, which nginx's own
+ * member does for locations only, not for what a server has outside of them.
  */
 
 void
@@ -338,12 +340,30 @@ ngx_http_idem_no_post_action(ngx_http_request_t *r)
         copy = (ngx_http_core_loc_conf_t *) (loc_conf + ngx_http_max_module);
 
         *copy = *clcf;
+        copy->loc_conf = r->loc_conf;
         ngx_str_null(&copy->post_action);
 
         loc_conf[ngx_http_core_module.ctx_index] = copy;
     }
 
     r->loc_conf = loc_conf;
+}
+
+
+/* the request runs after all */
+
+void
+ngx_http_idem_with_post_action(ngx_http_request_t *r)
+{
+    ngx_http_core_loc_conf_t  *clcf;
+    ngx_http_idem_loc_conf_t  *conf;
+
+    conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+
+    if (r->loc_conf == conf->no_post_action) {
+        clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+        r->loc_conf = clcf->loc_conf;
+    }
 }
 
 

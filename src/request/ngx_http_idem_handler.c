@@ -549,15 +549,11 @@ ngx_http_idem_park(ngx_http_request_t *r)
 void
 ngx_http_idem_resume(ngx_http_request_t *r)
 {
-    ngx_connection_t          *c;
-    ngx_http_core_loc_conf_t  *clcf;
+    ngx_connection_t  *c;
 
     c = r->connection;
 
-    /* a request that runs has its post_action */
-
-    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
-    r->loc_conf = clcf->loc_conf;
+    ngx_http_idem_with_post_action(r);
 
     ngx_http_set_log_request(c->log, r);
 
