@@ -53,7 +53,7 @@ typedef struct {
     ngx_msec_t              linger;             /* fold time after the
                                                    commit                   */
     ngx_http_idem_op_t      op;                 /* begin, then commit       */
-    ngx_http_idem_op_t      renewal;
+    ngx_http_idem_op_t     *renewal;            /* of a holder              */
     ngx_http_idem_store_t  *where;              /* op.where of the begin
                                                    that acquired the lock
                                                    or found it held         */
@@ -236,7 +236,7 @@ ngx_int_t ngx_http_idem_replays_look(u_char *id, ngx_uint_t *count,
 /* ..._renew.c */
 
 void ngx_http_idem_renew_init(ngx_cycle_t *cycle);
-void ngx_http_idem_renew_start(ngx_http_idem_ctx_t *ctx);
+ngx_int_t ngx_http_idem_renew_start(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_renew_stop(ngx_http_idem_ctx_t *ctx);
 
 

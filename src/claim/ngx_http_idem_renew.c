@@ -72,9 +72,24 @@ ngx_http_idem_renew_init(ngx_cycle_t *cycle)
 }
 
 
-void
+/* allocates all that renewals need: later there may be no memory for them */
+
+ngx_int_t
 ngx_http_idem_renew_start(ngx_http_idem_ctx_t *ctx)
 {
+    ngx_uint_t           i;
+    ngx_http_idem_op_t  *renewals;
+
+    renewals = ngx_pcalloc(ctx->request->pool,
+                           ctx->claims.ncovers * sizeof(ngx_http_idem_op_t));
+    if (renewals == NULL) {
+        return NGX_ERROR;
+    }
+
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        ctx->claims.covers[i].renewal = &renewals[i];
+    }
+
     ctx->claims.renew_at = ngx_current_msec + ctx->claims.lease / 3;
     ctx->claims.holding = 1;
 
@@ -86,6 +101,8 @@ ngx_http_idem_renew_start(ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_renewal.cancelable = 0;
 
     ngx_http_idem_renew_due(ctx->claims.renew_at);
+
+    return NGX_OK;
 }
 
 
@@ -108,11 +125,11 @@ ngx_http_idem_renew_stop(ngx_http_idem_ctx_t *ctx)
     for (i = 0; i < ctx->claims.ncovers; i++) {
         cover = &ctx->claims.covers[i];
 
-        if (cover->renewal.pending) {
+        if (cover->renewal->pending) {
             cover->op.lock.stray = 1;
         }
 
-        ngx_http_idem_store_cancel(&cover->renewal);
+        ngx_http_idem_store_cancel(cover->renewal);
     }
 }
 
@@ -272,7 +289,7 @@ ngx_http_idem_renew(ngx_http_idem_ctx_t *ctx)
 
     for (i = 0; i < ctx->claims.ncovers; i++) {
         cover = &ctx->claims.covers[i];
-        op = &cover->renewal;
+        op = cover->renewal;
 
         /* the previous renewal may still be pending */
 

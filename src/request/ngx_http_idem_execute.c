@@ -56,7 +56,9 @@ ngx_http_idem_execute(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (ctx->stage == NGX_HTTP_IDEM_BEGIN) {
 
-        if (ngx_http_idem_place_begin(r, ctx) != NGX_OK) {
+        if (ngx_http_idem_place_begin(r, ctx) != NGX_OK
+            || ngx_http_idem_renew_start(ctx) != NGX_OK)
+        {
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
         }
 
@@ -71,8 +73,6 @@ ngx_http_idem_execute(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         run->request = r;
         run->origin = r->upstream;
         run->first = r->upstream_states ? r->upstream_states->nelts : 0;
-
-        ngx_http_idem_renew_start(ctx);
 
     } else {
         ngx_http_idem_outcome_left(r, ctx);

@@ -24,6 +24,9 @@
 
 #define NGX_HTTP_IDEM_STORE_HEADER  "X-Idempotency-Store"
 
+/* fields that nginx does not list: the type, times, ranges and redirects */
+#define NGX_HTTP_IDEM_HEADERS_BESIDE  4
+
 
 /* one of the fields below that is set */
 
@@ -101,7 +104,10 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_pointed_t    pointed[NGX_HTTP_IDEM_POINTERS];
     ngx_http_idem_response_t  *response;
 
-    rc = ngx_array_init(&headers, r->pool, 16,
+    part = &r->headers_out.headers.part;
+
+    rc = ngx_array_init(&headers, r->pool,
+                        part->nelts + NGX_HTTP_IDEM_HEADERS_BESIDE,
                         sizeof(ngx_http_idem_header_t));
 
     if (rc == NGX_OK) {
@@ -112,7 +118,6 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         rc = ngx_http_idem_last_modified(r, ctx, &headers);
     }
 
-    part = &r->headers_out.headers.part;
     n = part->nelts ? ngx_http_idem_pointed(r, pointed) : 0;
     h = part->elts;
 
