@@ -87,6 +87,8 @@ my $slow = wait_event('storage.slow');
 is($slow->{level}, 'warn', 'a warning');
 is($slow->{store}, 'shared', 'of the store');
 like($slow->{reason}, qr/^(?:begin|commit)$/, 'says which operation');
+cmp_ok($slow->{duration_ms}, '>=', 100, 'how long it took');
+is($slow->{threshold_ms}, 100, 'and what is slow');
 
 # away: two failures open the breaker
 

@@ -152,6 +152,9 @@ is_deeply([ map { $_->{outcome} } @events ],
           [ qw(INVALID RELEASED UNKNOWN EXECUTED) ], 'by their outcome');
 is_deeply([ map { $_->{status} } @events ], [ 400, 503, 502, 200 ],
           'and their status');
+is_deeply([ map { $_->{response_size_bytes} } @events ],
+          [ undef, undef, undef, length "run 1\n" ],
+          'and the size of what was stored');
 is($events[0]{key_hash}, undef, 'no key, no hash');
 is($events[0]{record}, undef, 'and no record');
 

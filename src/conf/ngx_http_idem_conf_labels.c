@@ -34,7 +34,7 @@ static const char  *ngx_http_idem_event_members[] = {
     "time_since_original_ms", "original_actor", "conflict_type",
     "original_fingerprint", "fingerprint", "ttl_ms", "expires_at",
     "lifetime_ms", "queue_depth", "lock_holder", "lock_age_ms",
-    "response_size_bytes", "max_size_bytes", NULL
+    "response_size_bytes", "max_size_bytes", "threshold_ms", NULL
 };
 
 

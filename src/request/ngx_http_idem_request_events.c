@@ -209,6 +209,14 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
         ngx_http_idem_event_holder(ctx, line, &cover->op.found.details);
         break;
 
+    case NGX_HTTP_IDEM_EVENT_PROCESSED:
+        if (cover && cover->op.kind == NGX_HTTP_IDEM_OP_COMMIT) {
+            ngx_http_idem_line_number(line, "response_size_bytes",
+                                      ctx->capture.response.plain_len);
+        }
+
+        break;
+
     case NGX_HTTP_IDEM_EVENT_TOO_LARGE:
         if (ctx->request->headers_out.content_length_n >= 0) {
             ngx_http_idem_line_number(line, "response_size_bytes",

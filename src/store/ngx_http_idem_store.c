@@ -395,6 +395,7 @@ ngx_http_idem_op_slow(ngx_http_idem_op_t *op)
 
     ngx_http_idem_line_number(&line, "duration_ms",
                               ngx_current_msec - op->start);
+    ngx_http_idem_line_number(&line, "threshold_ms", NGX_HTTP_IDEM_SLOW);
     ngx_http_idem_line_word(&line, "reason", ngx_http_idem_op_names[op->kind]);
 
     ngx_http_idem_line_write(&line);
