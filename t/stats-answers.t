@@ -102,6 +102,8 @@ http_post('/bypass/ok', 'x', key());
 $f = figures();
 
 is(by($f, 'replays_total', 'layer'), 'key=4 body=2 json=1', 'by layer');
+is(by($f, 'created_total', 'layer'), 'key=4 body=1 json=0',
+   'those that ran, by the record that is their own');
 is(by($f, 'conflicts_total', 'kind'), 'payload=1 identity=2 duplicate=2',
    'by kind');
 is(sample($f, 'nginx_idempotency_conflicts_total'),
@@ -143,9 +145,15 @@ cmp_ok($more->('replay_age_seconds_sum'), '>=', 0.55, 'an age');
 is($more->('request_duration_seconds_bucket', replayed => 'false',
            le => '0.500000'), 0, 'it took longer than 0.5 s');
 
+# without a key the first rule counts
+
+http_post('/json/ok', '{"email":"d@e.f"}', \%type);
+is(by(figures(), 'created_total', 'layer'), 'key=5 body=1 json=1',
+   'a record of a member');
+
 # a dry run that would have been replayed ran
 
-$was = $f;
+$was = figures();
 $key = key();
 http_post('/dry/ok', 'd', $key) for 1, 2;
 $f = figures();

@@ -104,6 +104,9 @@ my $f = figures();
 
 is(sample($f, 'nginx_idempotency_lock_held_seconds_count', group => 'api'), 6,
    'locks by group');
+is(sample($f, 'nginx_idempotency_request_duration_seconds_count',
+          group => 'api', replayed => 'false'), 8,
+   'durations by group: six that ran, a conflict, one that was busy');
 is(sample($f, 'nginx_idempotency_wait_seconds_count', group => 'api'), 0,
    'waits by group, noughts as well');
 

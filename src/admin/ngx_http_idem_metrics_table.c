@@ -161,6 +161,11 @@ const ngx_http_idem_metric_t  ngx_http_idem_metrics_table[] = {
         lock_held, ngx_http_idem_sizeof(lock_held[0]), NULL,
         ngx_http_idem_metrics_bounds),
 
+    ngx_http_idem_word("created_total", "created",
+        "Requests that ran with a new record, by layer.",
+        COUNTER, STORE, offsetof(ngx_http_idem_metrics_t, created),
+        &ngx_http_idem_by_layer),
+
     ngx_http_idem_word("replays_total", "replays",
         "Requests that were answered with a stored response, by layer.",
         COUNTER, STORE, offsetof(ngx_http_idem_metrics_t, replays),
@@ -173,8 +178,8 @@ const ngx_http_idem_metric_t  ngx_http_idem_metrics_table[] = {
 
     ngx_http_idem_times("request_duration_seconds", "request_duration",
         "Time that requests took in all, by whether they were replayed.",
-        duration, 0, &ngx_http_idem_by_replayed,
-        ngx_http_idem_metrics_bounds),
+        duration, ngx_http_idem_sizeof(duration[0]),
+        &ngx_http_idem_by_replayed, ngx_http_idem_metrics_bounds),
 
     ngx_http_idem_times("replay_age_seconds", "replay_age",
         "How long ago that was received which was replayed.",

@@ -278,6 +278,8 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ctx->answer.met = NULL;
 
     if (!ctx->claims.unprotected) {
+        ngx_http_idem_metrics_created(ctx->conf->store->metrics,
+                              ngx_http_idem_cover_layer(ctx->claims.primary));
         ngx_http_idem_event(ctx,
                             ctx->claims.expired
                               ? NGX_HTTP_IDEM_EVENT_KEY_EXPIRED

@@ -345,6 +345,18 @@ ngx_http_idem_cover_stored(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
+ngx_http_idem_layer_e
+ngx_http_idem_cover_layer(ngx_http_idem_cover_t *cover)
+{
+    if (!cover->derived) {
+        return NGX_HTTP_IDEM_LAYER_KEY;
+    }
+
+    return cover->dedupe->members ? NGX_HTTP_IDEM_LAYER_JSON
+                                  : NGX_HTTP_IDEM_LAYER_BODY;
+}
+
+
 /* tenant and actor; "hex" has room for the hash of an actor */
 
 ngx_int_t

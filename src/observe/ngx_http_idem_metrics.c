@@ -18,7 +18,7 @@
 
 
 #define NGX_HTTP_IDEM_METRICS_MAGIC    0x49444d31      /* "IDM1" */
-#define NGX_HTTP_IDEM_METRICS_VERSION  5
+#define NGX_HTTP_IDEM_METRICS_VERSION  6
 
 
 static ngx_int_t ngx_http_idem_metrics_init(ngx_shm_zone_t *shm_zone,

@@ -66,7 +66,7 @@ typedef enum {
 } ngx_http_idem_waited_e;
 
 
-/* the record that was replayed: that of the key, or a derived one */
+/* the record that covers a request: that of its key, or a derived one */
 
 typedef enum {
     NGX_HTTP_IDEM_LAYER_KEY = 0,
@@ -112,9 +112,11 @@ typedef struct {
     /* configured groups, which are exported even if their counters are zero */
     ngx_atomic_t               grouped[NGX_HTTP_IDEM_METRICS_GROUPS + 1];
 
+    ngx_atomic_t               created[NGX_HTTP_IDEM_LAYER_N];
     ngx_atomic_t               replays[NGX_HTTP_IDEM_LAYER_N];
     ngx_atomic_t               conflicts[NGX_HTTP_IDEM_CONFLICT_N];
-    ngx_http_idem_histogram_t  duration[2];     /* executed, or refused;
+    ngx_http_idem_histogram_t  duration[NGX_HTTP_IDEM_METRICS_GROUPS + 1]
+                                       [2];     /* executed, or refused;
                                                    replayed                 */
     ngx_http_idem_histogram_t  replay_age;      /* buckets: ..._ages        */
 
@@ -173,6 +175,9 @@ extern const uint64_t  ngx_http_idem_metrics_ages[];              /* us */
 #define ngx_http_idem_metrics_operation(m, kind, result)                      \
     (void) ngx_atomic_fetch_add(&(m)->operations[kind][result], 1)
 
+#define ngx_http_idem_metrics_created(m, layer)                               \
+    (void) ngx_atomic_fetch_add(&(m)->created[layer], 1)
+
 #define ngx_http_idem_metrics_conflict(m, kind)                               \
     (void) ngx_atomic_fetch_add(&(m)->conflicts[kind], 1)
 
@@ -190,8 +195,8 @@ extern const uint64_t  ngx_http_idem_metrics_ages[];              /* us */
     ngx_http_idem_metrics_time(&(m)->lock_held[group],                        \
                                (uint64_t) (msec) * 1000)
 
-#define ngx_http_idem_metrics_duration(m, replayed, msec)                     \
-    ngx_http_idem_metrics_time(&(m)->duration[replayed],                      \
+#define ngx_http_idem_metrics_duration(m, group, replayed, msec)              \
+    ngx_http_idem_metrics_time(&(m)->duration[group][replayed],               \
                                (uint64_t) (msec) * 1000)
 
 

@@ -529,15 +529,15 @@ ngx_http_idem_ctx_count(ngx_http_idem_ctx_t *ctx)
     uint64_t                  now, age;
     ngx_time_t               *tp;
     ngx_msec_int_t            ms;
-    ngx_uint_t                replayed;
+    ngx_uint_t                group, replayed;
     ngx_http_idem_cover_t    *met;
-    ngx_http_idem_layer_e     layer;
     ngx_http_idem_metrics_t  *m;
     ngx_http_idem_conflict_e  kind;
 
     m = ctx->conf->store->metrics;
+    group = ngx_http_idem_group(ctx);
 
-    ngx_http_idem_metrics_request(m, ngx_http_idem_group(ctx), ctx->status);
+    ngx_http_idem_metrics_request(m, group, ctx->status);
 
     if (ctx->status == NGX_HTTP_IDEM_STATUS_BYPASS) {
         return;
@@ -549,22 +549,16 @@ ngx_http_idem_ctx_count(ngx_http_idem_ctx_t *ctx)
     switch (ctx->status) {
 
     case NGX_HTTP_IDEM_STATUS_REPLAYED:
-        met = ctx->answer.met;
-        layer = NGX_HTTP_IDEM_LAYER_KEY;
-
-        if (met && met->derived) {
-            layer = ngx_http_idem_conf_is(&met->dedupe->name, "body")
-                    ? NGX_HTTP_IDEM_LAYER_BODY
-                    : NGX_HTTP_IDEM_LAYER_JSON;
-        }
-
         /* the clock may have been set back */
 
         now = (uint64_t) tp->sec * 1000 + tp->msec;
         age = ctx->answer.original_time;
         age = (age && age < now) ? now - age : 0;
 
-        ngx_http_idem_metrics_replay(m, layer, age);
+        ngx_http_idem_metrics_replay(m,
+                                     ngx_http_idem_cover_layer(
+                                                         ctx->answer.met),
+                                     age);
 
         /* in a dry run the request ran */
 
@@ -581,8 +575,7 @@ ngx_http_idem_ctx_count(ngx_http_idem_ctx_t *ctx)
         ngx_http_idem_metrics_conflict(m, kind);
 
         if (met) {
-            ngx_http_idem_history_conflict(&m->history, met->id,
-                                           ngx_http_idem_group(ctx), kind);
+            ngx_http_idem_history_conflict(&m->history, met->id, group, kind);
         }
 
         break;
@@ -594,7 +587,8 @@ ngx_http_idem_ctx_count(ngx_http_idem_ctx_t *ctx)
     ms = (ngx_msec_int_t) ((tp->sec - ctx->request->start_sec) * 1000
                            + (tp->msec - ctx->request->start_msec));
 
-    ngx_http_idem_metrics_duration(m, replayed, (ngx_msec_t) ngx_max(ms, 0));
+    ngx_http_idem_metrics_duration(m, group, replayed,
+                                   (ngx_msec_t) ngx_max(ms, 0));
 }
 
 
