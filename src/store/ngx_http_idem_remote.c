@@ -52,6 +52,8 @@
 #define NGX_HTTP_IDEM_ADOPT_MORE  10
 
 
+static ngx_uint_t ngx_http_idem_remote_leave(ngx_http_idem_op_t *op);
+static void ngx_http_idem_remote_repeated(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_remote_end(ngx_http_idem_op_t *op);
 static void ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked);
 static void ngx_http_idem_remote_undo_start(
@@ -74,14 +76,11 @@ const ngx_http_idem_remote_functions_t  ngx_http_idem_remote_functions = {
     ngx_http_idem_remote_ask,
     ngx_http_idem_remote_watch,
     ngx_http_idem_remote_cancel,
-    ngx_http_idem_remote_start,
+    ngx_http_idem_op_timer,
     ngx_http_idem_remote_over,
-    ngx_http_idem_remote_leave,
-    ngx_http_idem_poll_wait,
+    ngx_http_idem_remote_replied,
     ngx_http_idem_remote_complete,
     ngx_http_idem_remote_fail,
-    ngx_http_idem_remote_repeated,
-    ngx_http_idem_polls_wake,
     ngx_http_idem_remote_message
 };
 
@@ -177,16 +176,6 @@ ngx_http_idem_remote_cancel(ngx_http_idem_op_t *op)
 }
 
 
-void
-ngx_http_idem_remote_start(ngx_http_idem_op_t *op,
-    ngx_event_handler_pt timeout, ngx_msec_t time)
-{
-    /* not cancelable: a worker that shuts down waits for it */
-
-    ngx_http_idem_op_timer(op, timeout, time);
-}
-
-
 ngx_int_t
 ngx_http_idem_remote_over(ngx_http_idem_op_t *op)
 {
@@ -211,7 +200,50 @@ ngx_http_idem_remote_over(ngx_http_idem_op_t *op)
 }
 
 
-ngx_uint_t
+void
+ngx_http_idem_remote_replied(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_remote_t  *remote;
+
+    remote = ngx_http_idem_remote(op);
+
+    if (ngx_http_idem_remote_leave(op) > 1) {
+        ngx_http_idem_remote_repeated(op);
+    }
+
+    switch (op->kind) {
+
+    case NGX_HTTP_IDEM_OP_WATCH:
+
+        if (op->result == NGX_HTTP_IDEM_OK && op->found.left) {
+            ngx_http_idem_poll_wait(op, remote->type->poll(op));
+            return;
+        }
+
+        break;
+
+    case NGX_HTTP_IDEM_OP_COMMIT:
+    case NGX_HTTP_IDEM_OP_RELEASE:
+    case NGX_HTTP_IDEM_OP_REMOVE:
+
+        if (op->result != NGX_HTTP_IDEM_ERROR) {
+            /* faster than the notification, and works without it */
+            ngx_http_idem_polls_wake(&remote->polls, op->id);
+        }
+
+        break;
+
+    default:
+        break;
+    }
+
+    ngx_http_idem_remote_complete(op);
+}
+
+
+/* detaches the operation from its call; returns how often that was sent */
+
+static ngx_uint_t
 ngx_http_idem_remote_leave(ngx_http_idem_op_t *op)
 {
     void  *call;
@@ -241,7 +273,7 @@ ngx_http_idem_remote_fail(ngx_http_idem_op_t *op, const char *error)
  * once: a delayed copy may still take effect.
  */
 
-void
+static void
 ngx_http_idem_remote_repeated(ngx_http_idem_op_t *op)
 {
     if (op->kind == NGX_HTTP_IDEM_OP_RENEW
@@ -499,7 +531,7 @@ ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op)
     ngx_http_idem_remote_undo_due(op, delay,
                                   op->result != NGX_HTTP_IDEM_ERROR);
 
-    ngx_http_idem_remote_start(op, ngx_http_idem_remote_undo_handler, delay);
+    ngx_http_idem_op_timer(op, ngx_http_idem_remote_undo_handler, delay);
     op->timer.cancelable = 1;
 
     return NGX_OK;
@@ -520,9 +552,8 @@ ngx_http_idem_remote_undo_handler(ngx_event_t *ev)
 
 
 void
-ngx_http_idem_remote_message(ngx_http_idem_remote_t *remote,
-    ngx_http_idem_store_t *store, u_char *hex, size_t len,
-    ngx_uint_t removed)
+ngx_http_idem_remote_message(ngx_http_idem_remote_t *remote, u_char *hex,
+    size_t len, ngx_uint_t removed)
 {
     u_char  id[NGX_HTTP_IDEM_ID_LEN];
 
@@ -532,7 +563,7 @@ ngx_http_idem_remote_message(ngx_http_idem_remote_t *remote,
 
     ngx_http_idem_polls_wake(&remote->polls, id);
 
-    if (removed && store->forget) {
-        store->forget(store, id);
+    if (removed && remote->store->forget) {
+        remote->store->forget(remote->store, id);
     }
 }

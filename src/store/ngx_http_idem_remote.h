@@ -41,6 +41,9 @@ typedef struct {
     /* a watch was added, or removed */
     void       (*listen)(ngx_http_idem_op_t *op);
     void       (*unlisten)(ngx_http_idem_op_t *op);
+
+    /* how often a watch polls, ms; 0: it is notified */
+    ngx_msec_t (*poll)(ngx_http_idem_op_t *op);
 } ngx_http_idem_remote_type_t;
 
 
@@ -88,10 +91,6 @@ ngx_int_t ngx_http_idem_remote_ask(ngx_http_idem_op_t *op);
 ngx_int_t ngx_http_idem_remote_watch(ngx_http_idem_op_t *op);
 void ngx_http_idem_remote_cancel(ngx_http_idem_op_t *op);
 
-/* starts the timeout of an operation when a connection takes it */
-void ngx_http_idem_remote_start(ngx_http_idem_op_t *op,
-    ngx_event_handler_pt timeout, ngx_msec_t time);
-
 /*
  * The timeout expired.  NGX_DECLINED: the operation continues; it is a
  * release that no request waits for.
@@ -99,26 +98,22 @@ void ngx_http_idem_remote_start(ngx_http_idem_op_t *op,
 ngx_int_t ngx_http_idem_remote_over(ngx_http_idem_op_t *op);
 
 /*
- * The reply has arrived.  leave() detaches the operation from its call,
- * complete() calls the handler; or a watch waits, see ..._poll_wait().
+ * The reply has arrived, and the result is set: completes the operation, or
+ * lets a watch wait.
  */
-ngx_uint_t ngx_http_idem_remote_leave(ngx_http_idem_op_t *op);
-void ngx_http_idem_remote_complete(ngx_http_idem_op_t *op);
+void ngx_http_idem_remote_replied(ngx_http_idem_op_t *op);
 
 /* No reply will arrive: sets the error.  The caller then calls complete(). */
 void ngx_http_idem_remote_fail(ngx_http_idem_op_t *op, const char *error);
-
-/* Called before complete(): a begin or a renewal was sent more than once. */
-void ngx_http_idem_remote_repeated(ngx_http_idem_op_t *op);
+void ngx_http_idem_remote_complete(ngx_http_idem_op_t *op);
 
 /*
  * A notification from the server: the record with this id (in hex) changed.
- * If it was removed, copies of it in the layers around "store" are dropped,
+ * If it was removed, copies of it in the layers around the store are dropped,
  * too.  Messages of any other form are ignored.
  */
-void ngx_http_idem_remote_message(ngx_http_idem_remote_t *remote,
-    ngx_http_idem_store_t *store, u_char *hex, size_t len,
-    ngx_uint_t removed);
+void ngx_http_idem_remote_message(ngx_http_idem_remote_t *remote, u_char *hex,
+    size_t len, ngx_uint_t removed);
 
 
 /* the type of each pointer is that of the function, declared above */
@@ -131,14 +126,11 @@ typedef struct {
     ngx_http_idem_api_pt(ngx_http_idem_remote_ask, ask);
     ngx_http_idem_api_pt(ngx_http_idem_remote_watch, watch);
     ngx_http_idem_api_pt(ngx_http_idem_remote_cancel, cancel);
-    ngx_http_idem_api_pt(ngx_http_idem_remote_start, start);
+    ngx_http_idem_api_pt(ngx_http_idem_op_timer, timer);
     ngx_http_idem_api_pt(ngx_http_idem_remote_over, over);
-    ngx_http_idem_api_pt(ngx_http_idem_remote_leave, leave);
-    ngx_http_idem_api_pt(ngx_http_idem_poll_wait, wait);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_replied, replied);
     ngx_http_idem_api_pt(ngx_http_idem_remote_complete, complete);
     ngx_http_idem_api_pt(ngx_http_idem_remote_fail, fail);
-    ngx_http_idem_api_pt(ngx_http_idem_remote_repeated, repeated);
-    ngx_http_idem_api_pt(ngx_http_idem_polls_wake, wake);
     ngx_http_idem_api_pt(ngx_http_idem_remote_message, message);
 } ngx_http_idem_remote_functions_t;
 

@@ -617,7 +617,10 @@ void ngx_http_idem_poll_wait(ngx_http_idem_op_t *op, ngx_msec_t poll);
 /* wakes the watches of a record after a possible change; NULL: all watches */
 void ngx_http_idem_polls_wake(ngx_http_idem_polls_t *polls, u_char *id);
 
-/* for backends: starts op->timer */
+/*
+ * For backends: starts op->timer.  It is not cancelable: a worker that shuts
+ * down waits for it.
+ */
 void ngx_http_idem_op_timer(ngx_http_idem_op_t *op,
     ngx_event_handler_pt handler, ngx_msec_t time);
 

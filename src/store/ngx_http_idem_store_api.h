@@ -27,7 +27,7 @@
 #include <ngx_core.h>
 
 
-#define NGX_HTTP_IDEM_STORE_API_VERSION  10
+#define NGX_HTTP_IDEM_STORE_API_VERSION  11
 
 
 typedef struct {

@@ -61,7 +61,7 @@ static ngx_uint_t ngx_http_idem_pg_leave(void *data);
 static void ngx_http_idem_pg_timeout(ngx_event_t *ev);
 static void ngx_http_idem_pg_listen(ngx_http_idem_op_t *op);
 static void ngx_http_idem_pg_unlisten(ngx_http_idem_op_t *op);
-static void ngx_http_idem_pg_wait(ngx_http_idem_op_t *op);
+static ngx_msec_t ngx_http_idem_pg_poll_time(ngx_http_idem_op_t *op);
 
 
 const ngx_http_idem_backend_t  ngx_http_idem_pg_backend = {
@@ -88,7 +88,8 @@ static const ngx_http_idem_remote_type_t  ngx_http_idem_pg_remote_type = {
     ngx_http_idem_pg_submit,
     ngx_http_idem_pg_leave,
     ngx_http_idem_pg_listen,
-    ngx_http_idem_pg_unlisten
+    ngx_http_idem_pg_unlisten,
+    ngx_http_idem_pg_poll_time
 };
 
 
@@ -228,7 +229,7 @@ ngx_http_idem_pg_submit(ngx_http_idem_op_t *op)
     call->single = (op->kind > NGX_HTTP_IDEM_OP_LIST);
     op->state_data = call;
 
-    ngx_http_idem_pg_remote->start(op, ngx_http_idem_pg_timeout,
+    ngx_http_idem_pg_remote->timer(op, ngx_http_idem_pg_timeout,
                                    pg->timeout);
 
     return NGX_OK;
@@ -240,7 +241,6 @@ ngx_http_idem_pg_submit(ngx_http_idem_op_t *op)
 void
 ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
 {
-    ngx_uint_t           repeated;
     ngx_http_idem_op_t  *op;
 
     op = call->op;
@@ -260,45 +260,11 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
         ngx_http_idem_pg_step_result(call);
     }
 
-    repeated = (call->tries > 1);
-
     /* the call is complete, so leave() frees it */
 
     call->sent = 0;
-    (void) ngx_http_idem_pg_remote->leave(op);
 
-    if (repeated) {
-        ngx_http_idem_pg_remote->repeated(op);
-    }
-
-    switch (op->kind) {
-
-    case NGX_HTTP_IDEM_OP_WATCH:
-
-        if (op->result == NGX_HTTP_IDEM_OK && op->found.left) {
-            ngx_http_idem_pg_wait(op);
-            return;
-        }
-
-        break;
-
-    case NGX_HTTP_IDEM_OP_COMMIT:
-    case NGX_HTTP_IDEM_OP_RELEASE:
-    case NGX_HTTP_IDEM_OP_REMOVE:
-
-        if (!failed) {
-            /* faster than the notification, and works without it */
-            ngx_http_idem_pg_remote->wake(&ngx_http_idem_remote(op)->polls,
-                                          op->id);
-        }
-
-        break;
-
-    default:
-        break;
-    }
-
-    ngx_http_idem_pg_remote->complete(op);
+    ngx_http_idem_pg_remote->replied(op);
 }
 
 
@@ -434,19 +400,16 @@ ngx_http_idem_pg_unlisten(ngx_http_idem_op_t *op)
 }
 
 
-/* the record is in progress: wait for op->found.left at most */
-
-static void
-ngx_http_idem_pg_wait(ngx_http_idem_op_t *op)
+static ngx_msec_t
+ngx_http_idem_pg_poll_time(ngx_http_idem_op_t *op)
 {
     ngx_http_idem_pg_conn_t  *conn;
 
     conn = &ngx_http_idem_pg_conf(op)->conns[0];
 
-    ngx_http_idem_pg_remote->wait(op,
-                    !conn->listens ? NGX_HTTP_IDEM_PG_POLL_QUICK
-                    : conn->state != NGX_HTTP_IDEM_PG_READY
-                      ? NGX_HTTP_IDEM_PG_POLL : 0);
+    return !conn->listens ? NGX_HTTP_IDEM_PG_POLL_QUICK
+           : conn->state != NGX_HTTP_IDEM_PG_READY ? NGX_HTTP_IDEM_PG_POLL
+           : 0;
 }
 
 

@@ -16,6 +16,11 @@
  * failed connect attempts.  A renewal, a commit and a release use all of
  * their time, since the application has run.
  *
+ * A watch marks the record as waited for.  The script of a commit or a release
+ * then publishes the key of the record; after a native commit the worker does
+ * so itself.  The subscriber of each worker receives the message and wakes the
+ * waiters of that worker, which are in ..._poll.c.
+ *
  * Called through the table of stores and by ..._remote.c; calls the client.
  */
 
@@ -25,6 +30,10 @@
 #include <ngx_event.h>
 
 #include "store/redis/ngx_http_idem_redis.h"
+
+
+/* limit of the polling interval while there is no subscriber, ms */
+#define NGX_HTTP_IDEM_REDIS_POLL  1000
 
 
 static ngx_int_t ngx_http_idem_redis_init_process(ngx_cycle_t *cycle,
@@ -44,6 +53,9 @@ static void ngx_http_idem_redis_extend(ngx_redis_call_t *call,
 static void ngx_http_idem_redis_timeout(ngx_event_t *ev);
 static void ngx_http_idem_redis_fail(ngx_http_idem_op_t *op,
     const char *error);
+static void ngx_http_idem_redis_listen(ngx_http_idem_op_t *op);
+static void ngx_http_idem_redis_unlisten(ngx_http_idem_op_t *op);
+static ngx_msec_t ngx_http_idem_redis_poll(ngx_http_idem_op_t *op);
 
 
 const ngx_http_idem_backend_t  ngx_http_idem_redis_backend = {
@@ -79,7 +91,8 @@ static const ngx_http_idem_remote_type_t  ngx_http_idem_redis_remote = {
     ngx_http_idem_redis_submit,
     ngx_http_idem_redis_leave,
     ngx_http_idem_redis_listen,
-    ngx_http_idem_redis_unlisten
+    ngx_http_idem_redis_unlisten,
+    ngx_http_idem_redis_poll
 };
 
 
@@ -127,10 +140,10 @@ ngx_http_idem_redis_submit(ngx_http_idem_op_t *op)
 
     op->state_data = call;
 
-    ngx_http_idem_remote_start(op, ngx_http_idem_redis_timeout,
-                               redis->client.timeout
-                               + (call->call.waits
-                                  ? redis->client.replicas_timeout : 0));
+    ngx_http_idem_op_timer(op, ngx_http_idem_redis_timeout,
+                           redis->client.timeout
+                           + (call->call.waits
+                              ? redis->client.replicas_timeout : 0));
 
     return NGX_OK;
 }
@@ -140,7 +153,6 @@ static void
 ngx_http_idem_redis_replied(ngx_redis_call_t *c, redisReply *reply)
 {
     ngx_int_t                    rc;
-    ngx_uint_t                   repeated;
     ngx_http_idem_op_t          *op;
     ngx_http_idem_redis_call_t  *call;
 
@@ -177,63 +189,14 @@ ngx_http_idem_redis_replied(ngx_redis_call_t *c, redisReply *reply)
         op->unacknowledged = 1;
     }
 
-    repeated = (c->tries > (call->eval ? 2 : 1));
-
-    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT
-        || op->kind == NGX_HTTP_IDEM_OP_RELEASE)
+    if (op->kind == NGX_HTTP_IDEM_OP_BEGIN
+        && op->result == NGX_HTTP_IDEM_ACQUIRED)
     {
-        ngx_http_idem_redis_committed(op);
-        return;
+        op->lock.store = op->store;
+        (void) ngx_http_idem_redis_record_life(op, &op->lock.grace);
     }
 
-    (void) ngx_http_idem_remote_leave(op);
-
-    switch (op->kind) {
-
-    case NGX_HTTP_IDEM_OP_BEGIN:
-
-        if (op->result == NGX_HTTP_IDEM_ACQUIRED) {
-            op->lock.store = op->store;
-            (void) ngx_http_idem_redis_record_life(op, &op->lock.grace);
-        }
-
-        /* fall through */
-
-    case NGX_HTTP_IDEM_OP_RENEW:
-
-        if (repeated) {
-            ngx_http_idem_remote_repeated(op);
-        }
-
-        break;
-
-    case NGX_HTTP_IDEM_OP_WATCH:
-
-        if (op->result == NGX_HTTP_IDEM_OK && op->found.left) {
-            ngx_http_idem_redis_wait(op);
-            return;
-        }
-
-        break;
-
-    default:
-        break;
-    }
-
-    ngx_http_idem_remote_complete(op);
-}
-
-
-void
-ngx_http_idem_redis_committed(ngx_http_idem_op_t *op)
-{
-    (void) ngx_http_idem_remote_leave(op);
-
-    /* wakes the waiters of this worker without a round trip */
-
-    ngx_http_idem_polls_wake(&ngx_http_idem_remote(op)->polls, op->id);
-
-    ngx_http_idem_remote_complete(op);
+    ngx_http_idem_remote_replied(op);
 }
 
 
@@ -340,6 +303,75 @@ ngx_http_idem_redis_leave(void *data)
     ngx_redis_call_cancel(call);
 
     return tries;
+}
+
+
+static void
+ngx_http_idem_redis_listen(ngx_http_idem_op_t *op)
+{
+    ngx_redis_listen_enter(&ngx_http_idem_redis_conf(op)->client);
+}
+
+
+static void
+ngx_http_idem_redis_unlisten(ngx_http_idem_op_t *op)
+{
+    ngx_redis_listen_leave(&ngx_http_idem_redis_conf(op)->client);
+}
+
+
+static ngx_msec_t
+ngx_http_idem_redis_poll(ngx_http_idem_op_t *op)
+{
+    ngx_redis_conn_t  *subscriber;
+
+    subscriber = &ngx_http_idem_redis_conf(op)->client.subscriber;
+
+    if (!op->woken) {
+        ngx_redis_check(subscriber);
+    }
+
+    return (subscriber->state == NGX_REDIS_READY) ? 0
+                                                  : NGX_HTTP_IDEM_REDIS_POLL;
+}
+
+
+/* the subscriber is ready; earlier messages were missed */
+
+void
+ngx_http_idem_redis_wake_all(ngx_redis_t *client)
+{
+    ngx_http_idem_redis_t  *redis;
+
+    redis = client->data;
+
+    ngx_http_idem_polls_wake(&redis->remote.polls, NULL);
+}
+
+
+/*
+ * The key of a record, followed by "-" if an administrator has removed it.
+ * Other clients may publish anything on this channel.
+ */
+
+void
+ngx_http_idem_redis_message(ngx_redis_t *client, ngx_str_t *text)
+{
+    ngx_str_t               key;
+    ngx_uint_t              removed;
+    ngx_http_idem_redis_t  *redis;
+
+    redis = client->data;
+
+    key = *text;
+    removed = (key.len && key.data[key.len - 1] == '-');
+    key.len -= removed;
+
+    if (key.len > redis->prefix.len) {
+        ngx_http_idem_remote_message(&redis->remote,
+                                     key.data + redis->prefix.len,
+                                     key.len - redis->prefix.len, removed);
+    }
 }
 
 

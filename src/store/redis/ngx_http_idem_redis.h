@@ -8,7 +8,7 @@
  * The Redis store: records shared by many nginx hosts, in Redis or Valkey.
  *
  *   ..._redis.c             the backend: starts operations, times them out,
- *                           completes them
+ *                           completes them; waiters, and their wake-up
  *   ..._redis_conf.c        its block of directives; _conf_servers.c and
  *                           _conf_tls.c: addresses, and TLS
  *   ..._redis_command.c     encodes an operation as a native command of the
@@ -17,7 +17,6 @@
  *   ..._redis_record.c      the stored form of a record
  *   ..._redis_admin.c       administration: get, remove and list records
  *   ..._redis_trail.c       events, in a stream
- *   ..._redis_watch.c       waiters, and their wake-up
  *   ..._redis_client.c      callbacks of the client: nodes, records that may
  *                           be lost, commits that replicas lack
  *   ..._redis_policy.c      whether the server may evict records
@@ -130,8 +129,9 @@ extern const ngx_redis_hooks_t  ngx_http_idem_redis_hooks;
 
 /* ..._redis.c */
 
-/* a commit or a release is done: completes it and wakes the waiters */
-void ngx_http_idem_redis_committed(ngx_http_idem_op_t *op);
+/* callbacks of the subscriber */
+void ngx_http_idem_redis_wake_all(ngx_redis_t *client);
+void ngx_http_idem_redis_message(ngx_redis_t *client, ngx_str_t *key);
 
 /* ..._redis_conf.c */
 
@@ -262,14 +262,6 @@ char *ngx_http_idem_redis_sentinel_conf(ngx_conf_t *cf,
 /* ..._redis_policy.c */
 
 void ngx_http_idem_redis_policy_ask(ngx_redis_conn_t *conn);
-
-/* ..._redis_watch.c */
-
-void ngx_http_idem_redis_listen(ngx_http_idem_op_t *op);
-void ngx_http_idem_redis_unlisten(ngx_http_idem_op_t *op);
-void ngx_http_idem_redis_wait(ngx_http_idem_op_t *op);
-void ngx_http_idem_redis_wake_all(ngx_redis_t *client);
-void ngx_http_idem_redis_message(ngx_redis_t *client, ngx_str_t *key);
 
 
 /* the index of the script of a call */

@@ -247,7 +247,7 @@ ngx_http_idem_redis_admin_result(ngx_http_idem_redis_call_t *call,
 
         /* this call has removed it before, and the reply was lost */
 
-        if (call->call.tries > (call->eval ? 2 : 1)) {
+        if (call->call.tries > 1) {
             op->result = NGX_HTTP_IDEM_OK;
         }
 
@@ -272,10 +272,6 @@ ngx_http_idem_redis_admin_result(ngx_http_idem_redis_call_t *call,
 
     } else if (rc == NGX_ABORT) {
         ngx_http_idem_op_bad_record(op, "its key holds something else");
-    }
-
-    if (op->kind == NGX_HTTP_IDEM_OP_REMOVE) {
-        ngx_http_idem_polls_wake(&ngx_http_idem_remote(op)->polls, op->id);
     }
 
     return NGX_OK;

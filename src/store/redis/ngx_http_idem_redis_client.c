@@ -147,7 +147,7 @@ ngx_http_idem_redis_replicated(ngx_redis_call_t *call, redisReply *reply)
         ngx_http_idem_redis_missed(call, reply);
     }
 
-    ngx_http_idem_redis_committed(call->data);
+    ngx_http_idem_remote_replied(call->data);
 }
 
 

@@ -370,8 +370,12 @@ ngx_http_idem_redis_script_refused(ngx_http_idem_redis_call_t *call,
     op = call->call.data;
 
     if (!call->whole && ngx_strncmp(reply->str, "NOSCRIPT", 8) == 0) {
+        /* does not count as sent: nothing was executed */
+
         call->call.conn->flags &= ~ngx_http_idem_redis_scripts_all;
+        call->call.tries--;
         call->eval = 1;
+
         return NGX_AGAIN;
     }
 
