@@ -70,21 +70,6 @@ static void ngx_http_idem_remote_undo_handler(ngx_event_t *ev);
 static void ngx_http_idem_remote_unwatch(ngx_http_idem_op_t *op);
 
 
-const ngx_http_idem_remote_functions_t  ngx_http_idem_remote_functions = {
-    ngx_http_idem_remote_init,
-    ngx_http_idem_remote_exit,
-    ngx_http_idem_remote_ask,
-    ngx_http_idem_remote_watch,
-    ngx_http_idem_remote_cancel,
-    ngx_http_idem_op_timer,
-    ngx_http_idem_remote_over,
-    ngx_http_idem_remote_replied,
-    ngx_http_idem_remote_complete,
-    ngx_http_idem_remote_fail,
-    ngx_http_idem_remote_message
-};
-
-
 void
 ngx_http_idem_remote_init(ngx_http_idem_remote_t *remote,
     const ngx_http_idem_remote_type_t *type, ngx_http_idem_store_t *store,

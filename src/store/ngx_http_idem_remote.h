@@ -11,8 +11,8 @@
  *
  * A backend has a ngx_http_idem_remote_t as the first member of its conf, and
  * implements the few functions of ngx_http_idem_remote_type_t.  A backend
- * that is a separate nginx module calls the functions below through
- * ngx_http_idem_remote_functions.
+ * that is a separate nginx module calls the functions below through the table
+ * in ..._store_api.h.
  *
  * ..._store.h includes this header; do not include it directly.
  */
@@ -114,28 +114,6 @@ void ngx_http_idem_remote_complete(ngx_http_idem_op_t *op);
  */
 void ngx_http_idem_remote_message(ngx_http_idem_remote_t *remote, u_char *hex,
     size_t len, ngx_uint_t removed);
-
-
-/* the type of each pointer is that of the function, declared above */
-#define ngx_http_idem_api_pt(function, name)                                  \
-    __typeof__(function) *name
-
-typedef struct {
-    ngx_http_idem_api_pt(ngx_http_idem_remote_init, init);
-    ngx_http_idem_api_pt(ngx_http_idem_remote_exit, exit);
-    ngx_http_idem_api_pt(ngx_http_idem_remote_ask, ask);
-    ngx_http_idem_api_pt(ngx_http_idem_remote_watch, watch);
-    ngx_http_idem_api_pt(ngx_http_idem_remote_cancel, cancel);
-    ngx_http_idem_api_pt(ngx_http_idem_op_timer, timer);
-    ngx_http_idem_api_pt(ngx_http_idem_remote_over, over);
-    ngx_http_idem_api_pt(ngx_http_idem_remote_replied, replied);
-    ngx_http_idem_api_pt(ngx_http_idem_remote_complete, complete);
-    ngx_http_idem_api_pt(ngx_http_idem_remote_fail, fail);
-    ngx_http_idem_api_pt(ngx_http_idem_remote_message, message);
-} ngx_http_idem_remote_functions_t;
-
-
-extern const ngx_http_idem_remote_functions_t  ngx_http_idem_remote_functions;
 
 
 /*

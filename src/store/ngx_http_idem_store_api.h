@@ -30,6 +30,11 @@
 #define NGX_HTTP_IDEM_STORE_API_VERSION  11
 
 
+/* the type of each pointer is that of the function */
+#define ngx_http_idem_api_pt(function, name)                                  \
+    __typeof__(function) *name
+
+
 typedef struct {
     ngx_uint_t     version;
     size_t         op_size;
@@ -47,8 +52,17 @@ typedef struct {
     ngx_http_idem_api_pt(ngx_http_idem_store_suspect_loss, suspect_loss);
 
     /* the code that remote backends share */
-    const ngx_http_idem_remote_functions_t
-                  *remote;
+    ngx_http_idem_api_pt(ngx_http_idem_remote_init, init);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_exit, exit);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_ask, ask);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_watch, watch);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_cancel, cancel);
+    ngx_http_idem_api_pt(ngx_http_idem_op_timer, timer);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_over, over);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_replied, replied);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_fail, fail);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_complete, complete);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_message, message);
 
     ngx_http_idem_api_pt(ngx_http_idem_claim_encode, claim_encode);
     ngx_http_idem_api_pt(ngx_http_idem_claim_decode, claim_decode);

@@ -112,21 +112,21 @@ static const ngx_http_idem_remote_type_t  ngx_http_idem_pg_remote_type = {
 static ngx_int_t
 ngx_http_idem_pg_ask(ngx_http_idem_op_t *op)
 {
-    return ngx_http_idem_pg_remote->ask(op);
+    return ngx_http_idem_pg_api->ask(op);
 }
 
 
 static ngx_int_t
 ngx_http_idem_pg_watch(ngx_http_idem_op_t *op)
 {
-    return ngx_http_idem_pg_remote->watch(op);
+    return ngx_http_idem_pg_api->watch(op);
 }
 
 
 static void
 ngx_http_idem_pg_cancel(ngx_http_idem_op_t *op)
 {
-    ngx_http_idem_pg_remote->cancel(op);
+    ngx_http_idem_pg_api->cancel(op);
 }
 
 
@@ -229,8 +229,7 @@ ngx_http_idem_pg_submit(ngx_http_idem_op_t *op)
     call->single = (op->kind > NGX_HTTP_IDEM_OP_LIST);
     op->state_data = call;
 
-    ngx_http_idem_pg_remote->timer(op, ngx_http_idem_pg_timeout,
-                                   pg->timeout);
+    ngx_http_idem_pg_api->timer(op, ngx_http_idem_pg_timeout, pg->timeout);
 
     return NGX_OK;
 }
@@ -264,7 +263,7 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
 
     call->sent = 0;
 
-    ngx_http_idem_pg_remote->replied(op);
+    ngx_http_idem_pg_api->replied(op);
 }
 
 
@@ -296,7 +295,7 @@ ngx_http_idem_pg_timeout(ngx_event_t *ev)
                   && !ngx_http_idem_pg_awaits(conn));
     }
 
-    over = (ngx_http_idem_pg_remote->over(op) == NGX_OK);
+    over = (ngx_http_idem_pg_api->over(op) == NGX_OK);
 
     if (over) {
         error = (char *) conn->error;
@@ -307,7 +306,7 @@ ngx_http_idem_pg_timeout(ngx_event_t *ev)
             error = "no reply in time";
         }
 
-        ngx_http_idem_pg_remote->fail(op, error);
+        ngx_http_idem_pg_api->fail(op, error);
     }
 
     if (silent) {
@@ -315,7 +314,7 @@ ngx_http_idem_pg_timeout(ngx_event_t *ev)
     }
 
     if (over) {
-        ngx_http_idem_pg_remote->complete(op);
+        ngx_http_idem_pg_api->complete(op);
     }
 }
 
@@ -346,8 +345,8 @@ again:
         op = call->op;
 
         if (op && ngx_http_idem_remote_impatient(op)) {
-            ngx_http_idem_pg_remote->fail(op, (char *) conn->error);
-            ngx_http_idem_pg_remote->complete(op);
+            ngx_http_idem_pg_api->fail(op, (char *) conn->error);
+            ngx_http_idem_pg_api->complete(op);
 
             /* the handler may have changed the queue */
             goto again;
@@ -444,8 +443,8 @@ ngx_http_idem_pg_init_process(ngx_cycle_t *cycle,
 
     pg->conns[0].listens = (pg->wake == NGX_HTTP_IDEM_PG_WAKE_NOTIFY);
 
-    ngx_http_idem_pg_remote->init(&pg->remote, &ngx_http_idem_pg_remote_type,
-                                  store, pg->timeout);
+    ngx_http_idem_pg_api->init(&pg->remote, &ngx_http_idem_pg_remote_type,
+                               store, pg->timeout);
 
     ngx_http_idem_pg_purge_init(pg);
 
@@ -468,7 +467,7 @@ ngx_http_idem_pg_exit_process(ngx_cycle_t *cycle,
 
     pg = store->conf;
 
-    ngx_http_idem_pg_remote->exit(&pg->remote);
+    ngx_http_idem_pg_api->exit(&pg->remote);
     ngx_http_idem_pg_purge_exit(pg);
 
     for (i = 0; pg->conns && i < pg->nconns; i++) {

@@ -265,8 +265,6 @@ struct ngx_http_idem_pg_s {
 /* the functions of the main module */
 extern const ngx_http_idem_store_api_t  *ngx_http_idem_pg_api;
 
-#define ngx_http_idem_pg_remote  (ngx_http_idem_pg_api->remote)
-
 extern const ngx_http_idem_backend_t  ngx_http_idem_pg_backend;
 
 

@@ -327,8 +327,8 @@ ngx_http_idem_pg_notified(ngx_http_idem_pg_conn_t *conn)
         removed = (*p == '-');
         p += removed;
 
-        ngx_http_idem_pg_remote->message(&conn->pg->remote, p, ngx_strlen(p),
-                                         removed);
+        ngx_http_idem_pg_api->message(&conn->pg->remote, p, ngx_strlen(p),
+                                      removed);
 
         PQfreemem(notify);
     }
