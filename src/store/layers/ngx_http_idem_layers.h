@@ -6,7 +6,7 @@
 
 /*
  * The layers around a remote store, which may be down.  Each layer is itself
- * a store, with a header of its own:
+ * a store:
  *
  *   cache    keeps completed records in this nginx for a while
  *   outbox   keeps commits that could not reach the store, answers begins from
@@ -29,11 +29,74 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/layers/ngx_http_idem_breaker.h"
-#include "store/layers/ngx_http_idem_cache.h"
 #include "store/layers/ngx_http_idem_fallback.h"
+#include "store/layers/ngx_http_idem_layer.h"
 #include "store/layers/ngx_http_idem_outbox.h"
+#include "store/zone/ngx_http_idem_shared.h"
+#include "store/zone/ngx_http_idem_zone.h"
 
+
+/* ..._breaker.c */
+
+/* state of a breaker; the numbers are those of the metrics */
+
+typedef enum {
+    NGX_HTTP_IDEM_BREAKER_CLOSED = 0,
+    NGX_HTTP_IDEM_BREAKER_OPEN,
+    NGX_HTTP_IDEM_BREAKER_HALF_OPEN
+} ngx_http_idem_breaker_state_e;
+
+
+/* per node, or for the whole store if it has no nodes */
+
+typedef struct {
+    ngx_uint_t                      owner;      /* of the slot of the node */
+    ngx_uint_t                      state;
+    ngx_uint_t                      fails;      /* consecutive failures */
+    ngx_msec_t                      opened;
+    ngx_msec_t                      until;      /* end of the open state, or
+                                                   of the probe */
+    uintptr_t                       probe;      /* number of the last probe */
+} ngx_http_idem_breaker_sh_t;
+
+/* by slot of the node; the first is for records without one */
+#define NGX_HTTP_IDEM_BREAKERS  (1 + NGX_HTTP_IDEM_NODES_MAX)
+
+
+typedef struct {
+    ngx_http_idem_layer_t    layer;
+    ngx_uint_t               fails;
+    ngx_msec_t               reset;
+    ngx_http_idem_shared_t   shared;
+} ngx_http_idem_breaker_t;
+
+
+extern const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend;
+
+/*
+ * For the status endpoint: the state for a node; with slot 0, the worst
+ * state of the store.  NGX_DECLINED: the store has no breaker.
+ */
+ngx_int_t ngx_http_idem_breaker_state(
+    ngx_http_idem_store_t *store, ngx_uint_t slot);
+
+
+/* ..._cache.c */
+
+typedef struct {
+    ngx_http_idem_layer_t    layer;
+    ngx_msec_t               ttl;
+    ngx_http_idem_records_t  z;
+} ngx_http_idem_cache_t;
+
+
+extern const ngx_http_idem_backend_t  ngx_http_idem_cache_backend;
+
+/* drops a record that was removed, possibly by another host */
+void ngx_http_idem_cache_drop(ngx_http_idem_cache_t *cache, u_char *id);
+
+
+/* ..._layers_conf.c */
 
 /* for remote stores only */
 
