@@ -161,14 +161,12 @@ ngx_http_idem_fallback_left(ngx_conf_t *cf)
     part = &cf->cycle->old_cycle->shared_memory.part;
     i = 0;
 
-    while ((zone = ngx_http_idem_zone_next(&part, &i))) {
+    while ((zone = ngx_http_idem_zone_left(cf, &part, &i))) {
 
-        if (zone->tag == ngx_http_idem_zone_tag
-            && zone->shm.name.len > len
+        if (zone->shm.name.len > len
             && ngx_strncmp(zone->shm.name.data,
                            NGX_HTTP_IDEM_FALLBACK_PREFIX "_", len)
                == 0
-            && !ngx_http_idem_zone_declared(cf, &zone->shm.name)
             && ngx_http_idem_fallback_dropped(cf, zone) != NGX_OK)
         {
             return NGX_ERROR;

@@ -292,13 +292,14 @@ char *ngx_http_idem_zone_size(ngx_conf_t *cf, ngx_str_t *value,
     ngx_http_idem_records_t *z);
 char *ngx_http_idem_zone_add(ngx_conf_t *cf, ngx_http_idem_records_t *z);
 
-/* check zones of the previous configuration that this one has dropped */
+/*
+ * Check zones of the previous configuration that this one has dropped.  left()
+ * iterates over them, from shared_memory.part of that cycle on; "i" is 0 at
+ * first.
+ */
 ngx_int_t ngx_http_idem_zones_left(ngx_conf_t *cf);
-ngx_uint_t ngx_http_idem_zone_declared(ngx_conf_t *cf, ngx_str_t *name);
-
-/* iterates over shared_memory.part of a cycle; "i" is 0 at first */
-ngx_shm_zone_t *ngx_http_idem_zone_next(ngx_list_part_t **part,
-    ngx_uint_t *i);
+ngx_shm_zone_t *ngx_http_idem_zone_left(ngx_conf_t *cf,
+    ngx_list_part_t **part, ngx_uint_t *i);
 
 /* name of an outbox zone: "<prefix>_<store>" */
 #define NGX_HTTP_IDEM_OUTBOX_PREFIX  "idempotency_outbox"

@@ -35,6 +35,8 @@ static ngx_int_t ngx_http_idem_zone_init(ngx_shm_zone_t *shm_zone,
     void *data);
 static ngx_shm_zone_t *ngx_http_idem_zone_named(ngx_cycle_t *cycle,
     ngx_str_t *name);
+static ngx_shm_zone_t *ngx_http_idem_zone_next(ngx_list_part_t **part,
+    ngx_uint_t *i);
 static ngx_int_t ngx_http_idem_zone_dropped(ngx_conf_t *cf,
     ngx_shm_zone_t *old);
 static ngx_int_t ngx_http_idem_zone_commits_lost(ngx_conf_t *cf,
@@ -263,13 +265,8 @@ ngx_http_idem_zones_left(ngx_conf_t *cf)
     part = &cf->cycle->old_cycle->shared_memory.part;
     i = 0;
 
-    while ((zone = ngx_http_idem_zone_next(&part, &i))) {
-
-        if (zone->tag == ngx_http_idem_zone_tag
-            && zone->shm.addr
-            && !ngx_http_idem_zone_declared(cf, &zone->shm.name)
-            && ngx_http_idem_zone_dropped(cf, zone) != NGX_OK)
-        {
+    while ((zone = ngx_http_idem_zone_left(cf, &part, &i))) {
+        if (ngx_http_idem_zone_dropped(cf, zone) != NGX_OK) {
             return NGX_ERROR;
         }
     }
@@ -278,10 +275,24 @@ ngx_http_idem_zones_left(ngx_conf_t *cf)
 }
 
 
-ngx_uint_t
-ngx_http_idem_zone_declared(ngx_conf_t *cf, ngx_str_t *name)
+/* the next zone of the previous configuration that this one has dropped */
+
+ngx_shm_zone_t *
+ngx_http_idem_zone_left(ngx_conf_t *cf, ngx_list_part_t **part, ngx_uint_t *i)
 {
-    return ngx_http_idem_zone_named(cf->cycle, name) != NULL;
+    ngx_shm_zone_t  *zone;
+
+    while ((zone = ngx_http_idem_zone_next(part, i))) {
+
+        if (zone->tag == ngx_http_idem_zone_tag
+            && zone->shm.addr
+            && ngx_http_idem_zone_named(cf->cycle, &zone->shm.name) == NULL)
+        {
+            break;
+        }
+    }
+
+    return zone;
 }
 
 
@@ -308,9 +319,9 @@ ngx_http_idem_zone_named(ngx_cycle_t *cycle, ngx_str_t *name)
 }
 
 
-/* NULL: there are no more */
+/* iterates over shared_memory.part of a cycle; "i" is 0 at first */
 
-ngx_shm_zone_t *
+static ngx_shm_zone_t *
 ngx_http_idem_zone_next(ngx_list_part_t **part, ngx_uint_t *i)
 {
     ngx_shm_zone_t  *zone;
