@@ -5,7 +5,8 @@
  */
 
 /*
- * Nodes: a server, and the connections of this worker to it.
+ * Nodes: a server, and the connections of this worker to it; and the topology
+ * of a single server, which has all keys.
  *
  * A node is created when the topology first names it, and retired when the
  * topology has dropped it.  Its calls, whether sent or not, then move to the
@@ -32,6 +33,17 @@ static ngx_redis_node_t *ngx_redis_node_create(ngx_redis_t *redis,
 static ngx_redis_node_t *ngx_redis_node_at(ngx_redis_t *redis,
     ngx_queue_t *q);
 static void ngx_redis_node_destroy(ngx_event_t *ev);
+static ngx_int_t ngx_redis_single_init(ngx_redis_t *redis);
+static ngx_redis_node_t *ngx_redis_single_node(ngx_redis_t *redis,
+    ngx_str_t *key);
+
+
+const ngx_redis_topology_t  ngx_redis_single = {
+    ngx_redis_single_init,
+    ngx_redis_single_node,
+    NULL,
+    NULL
+};
 
 
 ngx_redis_node_t *
@@ -452,4 +464,20 @@ ngx_redis_queued(ngx_redis_t *redis)
     }
 
     return n;
+}
+
+
+static ngx_int_t
+ngx_redis_single_init(ngx_redis_t *redis)
+{
+    redis->master = ngx_redis_node_seed(redis, redis->servers.elts);
+
+    return redis->master ? NGX_OK : NGX_ERROR;
+}
+
+
+static ngx_redis_node_t *
+ngx_redis_single_node(ngx_redis_t *redis, ngx_str_t *key)
+{
+    return redis->master;
 }

@@ -7,13 +7,13 @@
 /*
  * Which server has which key: the topology, and its nodes.
  *
- *   ..._single.c      a single server has all keys
  *   ..._cluster.c     a cluster: a key has a slot, a slot has a node
  *   ..._sentinel.c    the master that sentinels report; _events.c: the events
  *                     that they publish
  *   ..._control.c     queries servers for the topology
  *   ..._parse.c       parses their answers; computes the slot of a key
- *   ..._node.c        nodes: a server, and the connections to it
+ *   ..._node.c        nodes: a server, and the connections to it; a single
+ *                     server has all keys
  *   ..._resolve.c     resolves host names at run time
  */
 
@@ -98,10 +98,6 @@ typedef struct {
 } ngx_redis_range_t;
 
 
-/* ..._single.c */
-
-extern const ngx_redis_topology_t  ngx_redis_single;
-
 /* ..._cluster.c */
 
 extern const ngx_redis_topology_t  ngx_redis_cluster;
@@ -159,6 +155,8 @@ ngx_int_t ngx_redis_event(ngx_str_t *text, const char *form, ngx_str_t *name,
     ngx_redis_event(text, ".....nhp", name, host, port)
 
 /* ..._node.c */
+
+extern const ngx_redis_topology_t  ngx_redis_single;
 
 /* returns the node of that host and port; creates it if needed */
 ngx_redis_node_t *ngx_redis_node_get(ngx_redis_t *redis, ngx_str_t *host,

@@ -27,12 +27,6 @@
 #define NGX_HTTP_IDEM_NODES_GONE  600
 
 
-typedef struct {
-    ngx_uint_t                      owners;     /* last number assigned */
-    ngx_http_idem_node_counters_t  nodes[NGX_HTTP_IDEM_NODES_MAX];
-} ngx_http_idem_nodes_sh_t;
-
-
 static ngx_uint_t ngx_http_idem_nodes_assign(
     ngx_http_idem_nodes_sh_t *sh, ngx_str_t *name);
 
@@ -47,16 +41,6 @@ const char  *ngx_http_idem_node_counts[] = {
 
 #define ngx_http_idem_nodes_gone(node)                                        \
     (ngx_time() - (node)->seen > NGX_HTTP_IDEM_NODES_GONE)
-
-
-char *
-ngx_http_idem_nodes_add(ngx_conf_t *cf,
-    ngx_http_idem_nodes_t *nodes, ngx_str_t *store)
-{
-    return ngx_http_idem_shared_add(cf, &nodes->shared,
-                                     sizeof(ngx_http_idem_nodes_sh_t),
-                                     "idempotency_nodes", store, NULL);
-}
 
 
 void

@@ -63,6 +63,12 @@ typedef struct {
 } ngx_http_idem_node_counters_t;
 
 
+typedef struct {
+    ngx_uint_t                      owners;     /* last number assigned */
+    ngx_http_idem_node_counters_t  nodes[NGX_HTTP_IDEM_NODES_MAX];
+} ngx_http_idem_nodes_sh_t;
+
+
 /*
  * the nodes of a store; find() returns the node that holds a record, or NULL
  * if the backend does not know
@@ -75,9 +81,6 @@ typedef struct {
                                                    backend */
 } ngx_http_idem_nodes_t;
 
-
-char *ngx_http_idem_nodes_add(ngx_conf_t *cf,
-    ngx_http_idem_nodes_t *nodes, ngx_str_t *store);
 
 /* assigns a slot to a node that the worker knows, or keeps it alive */
 void ngx_http_idem_nodes_see(ngx_http_idem_nodes_t *nodes,

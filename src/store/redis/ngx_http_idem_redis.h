@@ -9,8 +9,8 @@
  *
  *   ..._redis.c             the backend: starts operations, times them out,
  *                           completes them; waiters, and their wake-up
- *   ..._redis_conf.c        its block of directives; _conf_servers.c and
- *                           _conf_tls.c: addresses, and TLS
+ *   ..._redis_conf.c        its block of directives; _conf_servers.c:
+ *                           addresses
  *   ..._redis_command.c     encodes an operation as a native command of the
  *                           server, or as a script
  *   ..._redis_reply.c       turns a reply into the result of the operation
@@ -18,8 +18,8 @@
  *   ..._redis_admin.c       administration: get, remove and list records
  *   ..._redis_trail.c       events, in a stream
  *   ..._redis_client.c      callbacks of the client: nodes, records that may
- *                           be lost, commits that replicas lack
- *   ..._redis_policy.c      whether the server may evict records
+ *                           be lost, commits that replicas lack, servers that
+ *                           may evict records
  *
  * The client, redis/ngx_redis.h, has the connections and knows which server
  * has which record.
@@ -151,11 +151,6 @@ char *ngx_http_idem_redis_set_replicas(ngx_conf_t *cf, ngx_command_t *cmd,
 char *ngx_http_idem_redis_init_servers(ngx_conf_t *cf,
     ngx_http_idem_redis_t *redis);
 
-/* ..._redis_conf_tls.c */
-
-char *ngx_http_idem_redis_init_tls(ngx_conf_t *cf,
-    ngx_http_idem_redis_t *redis);
-
 /* ..._redis_command.c */
 
 void ngx_http_idem_redis_command_init(void);
@@ -258,10 +253,6 @@ char *ngx_http_idem_redis_nodes_conf(ngx_conf_t *cf,
     ngx_http_idem_redis_t *redis);
 char *ngx_http_idem_redis_sentinel_conf(ngx_conf_t *cf,
     ngx_http_idem_redis_t *redis);
-
-/* ..._redis_policy.c */
-
-void ngx_http_idem_redis_policy_ask(ngx_redis_conn_t *conn);
 
 
 /* the index of the script of a call */

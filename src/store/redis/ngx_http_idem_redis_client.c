@@ -6,7 +6,9 @@
 
 /*
  * The callbacks of the client, ngx_redis.h: nodes and their metrics, records
- * that may be lost, commits that replicas have not acknowledged.
+ * that may be lost, commits that replicas have not acknowledged.  One of the
+ * workers checks once for each node whether it may evict records: it queries
+ * the maxmemory-policy.
  *
  * Called by the client, and while the configuration is read.
  */
@@ -19,11 +21,20 @@
 #include "observe/ngx_http_idem_metrics.h"
 #include "store/redis/ngx_http_idem_redis.h"
 
+#include "ngx_http_idem_policy_lua.h"
+
 
 static ngx_int_t ngx_http_idem_redis_node(ngx_redis_node_t *node);
 static void ngx_http_idem_redis_count(ngx_redis_node_t *node,
     ngx_redis_count_e what);
 static void ngx_http_idem_redis_ready(ngx_redis_conn_t *conn);
+static void ngx_http_idem_redis_policy_ask(ngx_redis_conn_t *conn);
+static void ngx_http_idem_redis_policy_rights(ngx_redis_conn_t *conn,
+    redisReply *reply);
+static void ngx_http_idem_redis_policy_config(ngx_redis_conn_t *conn,
+    redisReply *reply);
+static void ngx_http_idem_redis_policy(ngx_redis_node_t *node,
+    ngx_str_t *policy);
 static void ngx_http_idem_redis_works(ngx_redis_conn_t *conn);
 static void ngx_http_idem_redis_suspect_loss(ngx_redis_t *client,
     ngx_redis_conn_t *conn, ngx_uint_t now);
@@ -91,6 +102,99 @@ ngx_http_idem_redis_ready(ngx_redis_conn_t *conn)
         n->policy_asked = 1;
         ngx_http_idem_redis_policy_ask(conn);
     }
+}
+
+
+/* a script first checks the permissions of the user, see policy.lua */
+
+static void
+ngx_http_idem_redis_policy_ask(ngx_redis_conn_t *conn)
+{
+    ngx_str_t  args[3];
+
+    ngx_str_set(&args[0], "EVAL");
+    args[1].data = (u_char *) ngx_http_idem_policy_lua;
+    args[1].len = ngx_http_idem_policy_lua_len;
+    ngx_str_set(&args[2], "0");
+
+    (void) ngx_redis_ask(conn, ngx_http_idem_redis_policy_rights, args, 3);
+}
+
+
+static void
+ngx_http_idem_redis_policy_rights(ngx_redis_conn_t *conn, redisReply *reply)
+{
+    u_char     *p, *last;
+    ngx_str_t   args[3], policy;
+
+    if (reply->type != REDIS_REPLY_STRING) {
+        return;
+    }
+
+    /* Redis before 7.0 can't tell; the default user usually has all
+       permissions */
+
+    if (ngx_strcmp(reply->str, "config") == 0
+        || (ngx_strcmp(reply->str, "unknown") == 0
+            && conn->redis->user.len == 0))
+    {
+        ngx_str_set(&args[0], "CONFIG");
+        ngx_str_set(&args[1], "GET");
+        ngx_str_set(&args[2], "maxmemory-policy");
+
+        if (ngx_redis_ask(conn, ngx_http_idem_redis_policy_config, args, 3)
+            == NGX_OK)
+        {
+            ngx_redis_flush(conn);
+        }
+
+        return;
+    }
+
+    last = (u_char *) reply->str + reply->len;
+
+    p = ngx_strnstr((u_char *) reply->str, "maxmemory_policy:",
+                    (size_t) reply->len);
+    if (p == NULL) {
+        return;
+    }
+
+    policy.data = p + sizeof("maxmemory_policy:") - 1;
+
+    for (p = policy.data; p < last && *p > ' '; p++) { /* void */ }
+
+    policy.len = p - policy.data;
+
+    ngx_http_idem_redis_policy(conn->node, &policy);
+}
+
+
+static void
+ngx_http_idem_redis_policy_config(ngx_redis_conn_t *conn, redisReply *reply)
+{
+    ngx_str_t  policy;
+
+    if (ngx_redis_field(reply, 1, &policy) == NGX_OK) {
+        ngx_http_idem_redis_policy(conn->node, &policy);
+    }
+}
+
+
+static void
+ngx_http_idem_redis_policy(ngx_redis_node_t *node, ngx_str_t *policy)
+{
+    if (policy->len == sizeof("noeviction") - 1
+        && ngx_strncmp(policy->data, "noeviction", policy->len) == 0)
+    {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
+                  "%V: the maxmemory-policy of Redis "
+                  "is \"%V\" at %V: it may forget records before their time, "
+                  "and their requests run again; it should be \"noeviction\"",
+                  &node->redis->label, policy,
+                  ngx_redis_node_label(node));
 }
 
 
@@ -218,7 +322,10 @@ ngx_http_idem_redis_nodes_conf(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
 
     redis->store->nodes = nodes;
 
-    return ngx_http_idem_nodes_add(cf, nodes, &redis->store->name);
+    return ngx_http_idem_shared_add(cf, &nodes->shared,
+                                    sizeof(ngx_http_idem_nodes_sh_t),
+                                    "idempotency_nodes",
+                                    &redis->store->name, NULL);
 }
 
 
