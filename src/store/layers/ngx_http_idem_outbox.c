@@ -13,7 +13,7 @@
  * commit is retried until the store accepts it, or another request turns out
  * to have taken over, or the record expires (..._outbox_retry.c).  Once its
  * lease may have expired, another host may have run the same request: then
- * the commit is retried before a begin is answered (..._outbox_check.c).
+ * the commit is retried before a begin is answered (..._outbox_try.c).
  * Records are never evicted.  Without room for its response, a new commit is
  * kept as an unusable record, so that a retry does not run again; without room
  * for that either, it is lost.

@@ -11,9 +11,9 @@
  *   ..._outbox.c          the operations, and which commits are kept
  *   ..._outbox_retry.c    retries: when, and by which worker
  *   ..._outbox_queue.c    retries: pacing, per node
- *   ..._outbox_try.c      retries: one record
+ *   ..._outbox_try.c      retries: one record; begins after the lease may have
+ *                         expired
  *   ..._outbox_result.c   retries: results
- *   ..._outbox_check.c    begins after the lease may have expired
  *   ..._outbox_local.c    locks in this nginx only
  *   ..._outbox_admin.c    administrative operations
  */
@@ -119,8 +119,6 @@ typedef struct {
     ngx_queue_t              tries[NGX_HTTP_IDEM_OUTBOX_BUCKETS];
     ngx_http_idem_outbox_work_t
                              work[NGX_HTTP_IDEM_OUTBOX_QUEUES];
-    ngx_queue_t              checks;            /* attempts that begins wait
-                                                   for */
 } ngx_http_idem_outbox_t;
 
 
@@ -173,17 +171,6 @@ ngx_msec_t ngx_http_idem_outbox_left(ngx_http_idem_item_t *item);
 /* for the metrics: number of commits that the store lacks */
 ngx_uint_t ngx_http_idem_outbox_waiting(ngx_http_idem_outbox_t *o);
 
-/* ..._outbox_check.c */
-
-/*
- * A begin found a record whose lease may have expired.  Returns NGX_OK or
- * NGX_AGAIN, as a begin does.
- */
-ngx_int_t ngx_http_idem_outbox_check(ngx_http_idem_outbox_t *o,
-    ngx_http_idem_op_t *op);
-void ngx_http_idem_outbox_check_cancel(ngx_http_idem_op_t *op);
-void ngx_http_idem_outbox_check_exit(ngx_http_idem_outbox_t *o);
-
 /* ..._outbox_retry.c */
 
 void ngx_http_idem_outbox_retry_init(ngx_http_idem_outbox_t *o);
@@ -195,7 +182,6 @@ void ngx_http_idem_outbox_schedule(ngx_http_idem_outbox_t *o,
 
 /* ..._outbox_try.c */
 
-
 /* returns the commit of a record if it is due; called with the zone locked */
 ngx_http_idem_op_t *ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
     ngx_http_idem_item_t *item);
@@ -203,6 +189,14 @@ ngx_http_idem_op_t *ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
 /* removes pauses; "all": also cancels attempts, since the worker exits */
 void ngx_http_idem_outbox_tries_end(ngx_http_idem_outbox_t *o,
     ngx_uint_t all);
+
+/*
+ * A begin found a record whose lease may have expired.  Returns NGX_OK or
+ * NGX_AGAIN, as a begin does.
+ */
+ngx_int_t ngx_http_idem_outbox_check(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_op_t *op);
+void ngx_http_idem_outbox_check_cancel(ngx_http_idem_op_t *op);
 
 /* ..._outbox_result.c */
 

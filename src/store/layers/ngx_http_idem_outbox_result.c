@@ -9,7 +9,7 @@
  * record is removed or stays, and that is counted and logged.  Also logs
  * records that expired.
  *
- * Called by ..._outbox_try.c, ..._outbox_check.c and ..._outbox_retry.c.
+ * Called by ..._outbox_try.c and ..._outbox_retry.c.
  */
 
 

@@ -51,8 +51,6 @@ ngx_http_idem_outbox_retry_init(ngx_http_idem_outbox_t *o)
 {
     ngx_uint_t  i;
 
-    ngx_queue_init(&o->checks);
-
     for (i = 0; i < NGX_HTTP_IDEM_OUTBOX_BUCKETS; i++) {
         ngx_queue_init(&o->tries[i]);
     }
@@ -75,7 +73,6 @@ ngx_http_idem_outbox_retry_exit(ngx_http_idem_outbox_t *o)
     ngx_housekeeping_stop(&o->tick);
 
     ngx_http_idem_outbox_tries_end(o, 1);
-    ngx_http_idem_outbox_check_exit(o);
 }
 
 

@@ -5,9 +5,11 @@
  */
 
 /*
- * Attempts for single records of the outbox, and pauses of records that the
- * store refused or that have too few replicas.  Both are in the memory of
+ * Attempts to commit single records of the outbox.  They are in the memory of
  * this worker only.
+ *
+ * The outbox retries a record by itself.  Then its state is a pause, if the
+ * store refused the record or too few replicas have it.
  *
  * A response may be too large for the store: it takes longer than an operation
  * may take, or the server closes the connection.  Its commit would fail again
@@ -16,7 +18,25 @@
  * the store answers that several times in a row, the response is dropped, and
  * the record that is committed says so.
  *
- * Called by ..._outbox_retry.c; calls the store inside the outbox.
+ * A begin may find the record after the lease of its holder may have expired.
+ * Until the lease expires no other request can have run, and the record in the
+ * outbox is valid.  After that another host may have taken over, and may have
+ * sent its own response to clients; and a commit with too few replicas may be
+ * lost with its server.  So the record is attempted at once, and the begin
+ * waits for the result, but not for replicas:
+ *
+ *   committed  the record in the outbox is replayed
+ *   lost       the begin is passed on to the store; the record is dropped,
+ *              unless the request that took over still runs: it may release
+ *              the lock
+ *   no answer  the record in the outbox is replayed: nothing better is known
+ *
+ * Such an attempt is called a check.  All begins of this worker for the same
+ * record share one.  Another worker may attempt it at the same time, or the
+ * outbox itself; committing twice does no harm, and is logged once.
+ *
+ * Called by ..._outbox_retry.c and by begins; calls the store inside the
+ * outbox.
  */
 
 
@@ -44,12 +64,15 @@
 typedef struct {
     ngx_queue_t              queue;             /* in its bucket */
     ngx_http_idem_outbox_t  *outbox;
-    ngx_http_idem_op_t      *op;         /* NULL: pause until "until" */
+    ngx_http_idem_op_t      *op;                /* NULL: pause until "until" */
     ngx_msec_t               until;
     ngx_uint_t               n;                 /* number of its queue */
-    ngx_uint_t               slow;       /* attempts without an answer, each
-                                            followed by a renewal with one */
+
+    /* attempts without an answer, each followed by a renewal with one */
+    ngx_uint_t               slow;
+    ngx_queue_t              begins;            /* of a check, by op->queue */
     u_char                   id[NGX_HTTP_IDEM_ID_LEN];
+    unsigned                 check:1;
 } ngx_http_idem_outbox_try_t;
 
 
@@ -59,15 +82,23 @@ static ngx_int_t ngx_http_idem_outbox_try_renew(
 static void ngx_http_idem_outbox_try_renewed(ngx_http_idem_op_t *op);
 static void ngx_http_idem_outbox_try_drop(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op);
+static ngx_http_idem_outbox_try_t *ngx_http_idem_outbox_try_new(
+    ngx_http_idem_outbox_t *o, ngx_http_idem_item_t *item);
 static ngx_http_idem_outbox_try_t *ngx_http_idem_outbox_try_find(
-    ngx_http_idem_outbox_t *o, u_char *id);
+    ngx_http_idem_outbox_t *o, ngx_http_idem_item_t *item, ngx_uint_t check);
+static void ngx_http_idem_outbox_try_free(ngx_http_idem_outbox_try_t *try);
+static void ngx_http_idem_outbox_check_done(ngx_http_idem_op_t *commit);
+static ngx_uint_t ngx_http_idem_outbox_check_end(
+    ngx_http_idem_outbox_try_t *try);
+static ngx_int_t ngx_http_idem_outbox_check_answer(
+    ngx_http_idem_op_t *op, ngx_uint_t replay, ngx_uint_t kept);
 
 
 ngx_http_idem_op_t *
 ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
     ngx_http_idem_item_t *item)
 {
-    ngx_uint_t                   n;
+    ngx_uint_t                   n, slow;
     ngx_http_idem_op_t          *op;
     ngx_http_idem_outbox_try_t  *try;
 
@@ -80,7 +111,8 @@ ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
         return NULL;
     }
 
-    try = ngx_http_idem_outbox_try_find(o, item->id);
+    slow = 0;
+    try = ngx_http_idem_outbox_try_find(o, item, 0);
 
     if (try) {
 
@@ -91,33 +123,20 @@ ngx_http_idem_outbox_try(ngx_http_idem_outbox_t *o,
             return NULL;
         }
 
-        ngx_queue_remove(&try->queue);
-
-    } else {
-        try = ngx_alloc(sizeof(ngx_http_idem_outbox_try_t), ngx_cycle->log);
-        if (try == NULL) {
-            return NULL;
-        }
-
-        try->slow = 0;
+        slow = try->slow;
+        ngx_http_idem_outbox_try_free(try);
     }
 
-    op = ngx_http_idem_outbox_op(o, item);
-
-    if (op == NULL) {
-        ngx_free(try);
+    try = ngx_http_idem_outbox_try_new(o, item);
+    if (try == NULL) {
         return NULL;
     }
 
-    try->outbox = o;
-    try->op = op;
     try->n = n;
-    ngx_memcpy(try->id, item->id, NGX_HTTP_IDEM_ID_LEN);
+    try->slow = slow;
 
-    ngx_queue_insert_tail(&o->tries[try->id[0]], &try->queue);
-
+    op = try->op;
     op->handler = ngx_http_idem_outbox_try_done;
-    op->data = try;
 
     o->work[n].tries++;
     o->work[n].bytes += op->size;
@@ -181,8 +200,7 @@ ngx_http_idem_outbox_try_done(ngx_http_idem_op_t *op)
     } else if (!here || answered
                || ngx_http_idem_outbox_try_renew(try, op) != NGX_OK)
     {
-        ngx_queue_remove(&try->queue);
-        ngx_free(try);
+        ngx_http_idem_outbox_try_free(try);
     }
 
     ngx_destroy_pool(op->pool);
@@ -265,8 +283,7 @@ ngx_http_idem_outbox_try_renewed(ngx_http_idem_op_t *op)
         try->until = ngx_current_msec;
 
     } else {
-        ngx_queue_remove(&try->queue);
-        ngx_free(try);
+        ngx_http_idem_outbox_try_free(try);
     }
 
     ngx_http_idem_outbox_schedule(o, NGX_HTTP_IDEM_OUTBOX_DELAY_MIN);
@@ -315,18 +332,60 @@ ngx_http_idem_outbox_try_drop(ngx_http_idem_outbox_t *o,
 }
 
 
+/* called with the zone locked */
+
 static ngx_http_idem_outbox_try_t *
-ngx_http_idem_outbox_try_find(ngx_http_idem_outbox_t *o, u_char *id)
+ngx_http_idem_outbox_try_new(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_item_t *item)
+{
+    ngx_http_idem_op_t          *op;
+    ngx_http_idem_outbox_try_t  *try;
+
+    op = ngx_http_idem_outbox_op(o, item);
+    if (op == NULL) {
+        return NULL;
+    }
+
+    try = ngx_calloc(sizeof(ngx_http_idem_outbox_try_t), ngx_cycle->log);
+    if (try == NULL) {
+        ngx_destroy_pool(op->pool);
+        return NULL;
+    }
+
+    op->data = try;
+
+    try->outbox = o;
+    try->op = op;
+    ngx_memcpy(try->id, item->id, NGX_HTTP_IDEM_ID_LEN);
+
+    ngx_queue_init(&try->begins);
+    ngx_queue_insert_tail(&o->tries[try->id[0]], &try->queue);
+
+    return try;
+}
+
+
+/* a check has to be one of the same token */
+
+static ngx_http_idem_outbox_try_t *
+ngx_http_idem_outbox_try_find(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_item_t *item, ngx_uint_t check)
 {
     ngx_queue_t                 *q, *bucket;
     ngx_http_idem_outbox_try_t  *try;
 
-    bucket = &o->tries[id[0]];
+    bucket = &o->tries[item->id[0]];
 
     for (q = ngx_queue_head(bucket); q != bucket; q = ngx_queue_next(q)) {
         try = ngx_queue_data(q, ngx_http_idem_outbox_try_t, queue);
 
-        if (ngx_memcmp(try->id, id, NGX_HTTP_IDEM_ID_LEN) == 0) {
+        if (try->check == check
+            && ngx_memcmp(try->id, item->id, NGX_HTTP_IDEM_ID_LEN) == 0
+            && (!check
+                || ngx_memcmp(try->op->token, item->token,
+                              NGX_HTTP_IDEM_TOKEN_LEN)
+                   == 0))
+        {
             return try;
         }
     }
@@ -335,11 +394,19 @@ ngx_http_idem_outbox_try_find(ngx_http_idem_outbox_t *o, u_char *id)
 }
 
 
+static void
+ngx_http_idem_outbox_try_free(ngx_http_idem_outbox_try_t *try)
+{
+    ngx_queue_remove(&try->queue);
+    ngx_free(try);
+}
+
+
 void
 ngx_http_idem_outbox_tries_end(ngx_http_idem_outbox_t *o, ngx_uint_t all)
 {
     ngx_uint_t                   i;
-    ngx_queue_t                 *q, *next;
+    ngx_queue_t                 *q, *next, *begin;
     ngx_http_idem_outbox_try_t  *try;
 
     for (i = 0; i < NGX_HTTP_IDEM_OUTBOX_BUCKETS; i++) {
@@ -357,13 +424,162 @@ ngx_http_idem_outbox_tries_end(ngx_http_idem_outbox_t *o, ngx_uint_t all)
                 continue;
             }
 
+            while (!ngx_queue_empty(&try->begins)) {
+                begin = ngx_queue_head(&try->begins);
+                ngx_queue_remove(begin);
+                ngx_queue_init(begin);
+            }
+
             if (try->op) {
                 ngx_http_idem_store_cancel(try->op);
                 ngx_destroy_pool(try->op->pool);
             }
 
-            ngx_queue_remove(q);
-            ngx_free(try);
+            ngx_http_idem_outbox_try_free(try);
         }
     }
+}
+
+
+/* op->found already has the record */
+
+ngx_int_t
+ngx_http_idem_outbox_check(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
+{
+    ngx_uint_t                   replay, kept, fresh;
+    ngx_http_idem_op_t          *commit;
+    ngx_http_idem_item_t        *item;
+    ngx_http_idem_outbox_try_t  *try;
+
+    if (op->result != NGX_HTTP_IDEM_FOUND) {
+        /* there was no memory for the response */
+        return NGX_OK;
+    }
+
+    try = NULL;
+    fresh = 0;
+
+    ngx_http_idem_outbox_lock(o);
+
+    item = ngx_http_idem_zone_find(&o->z, op->id);
+
+    if (item) {
+        try = ngx_http_idem_outbox_try_find(o, item, 1);
+
+        if (try == NULL) {
+            try = ngx_http_idem_outbox_try_new(o, item);
+            fresh = 1;
+        }
+    }
+
+    ngx_http_idem_outbox_unlock(o);
+
+    if (item == NULL) {
+        /* another worker has removed the record */
+        return ngx_http_idem_layer_pass(op);
+    }
+
+    if (try == NULL) {
+        ngx_http_idem_op_error(op, "no memory for an operation");
+        return NGX_OK;
+    }
+
+    if (fresh) {
+        try->check = 1;
+
+        commit = try->op;
+        commit->handler = ngx_http_idem_outbox_check_done;
+        commit->skip_replicas = 1;
+
+        if (ngx_http_idem_store_submit(commit) == NGX_OK) {
+            kept = (commit->result == NGX_HTTP_IDEM_ERROR);
+            replay = ngx_http_idem_outbox_check_end(try);
+
+            ngx_free(try);
+            ngx_destroy_pool(commit->pool);
+
+            return ngx_http_idem_outbox_check_answer(op, replay, kept);
+        }
+    }
+
+    op->state_data = NULL;
+    ngx_queue_insert_tail(&try->begins, &op->queue);
+
+    return NGX_AGAIN;
+}
+
+
+static void
+ngx_http_idem_outbox_check_done(ngx_http_idem_op_t *commit)
+{
+    ngx_uint_t                   replay, kept;
+    ngx_queue_t                 *q;
+    ngx_http_idem_op_t          *op;
+    ngx_http_idem_outbox_try_t  *try;
+
+    try = commit->data;
+
+    kept = (commit->result == NGX_HTTP_IDEM_ERROR);
+    replay = ngx_http_idem_outbox_check_end(try);
+
+    /* completing one may cancel others: restart from the head each time */
+
+    while (!ngx_queue_empty(&try->begins)) {
+        q = ngx_queue_head(&try->begins);
+        ngx_queue_remove(q);
+
+        op = ngx_queue_data(q, ngx_http_idem_op_t, queue);
+
+        if (ngx_http_idem_outbox_check_answer(op, replay, kept)
+            == NGX_OK)
+        {
+            ngx_http_idem_store_complete(op);
+        }
+    }
+
+    ngx_free(try);
+    ngx_destroy_pool(commit->pool);
+}
+
+
+/* returns whether the record in the outbox may be replayed */
+
+static ngx_uint_t
+ngx_http_idem_outbox_check_end(ngx_http_idem_outbox_try_t *try)
+{
+    ngx_uint_t  here;
+
+    /* a begin from now on starts a new check */
+
+    ngx_queue_remove(&try->queue);
+
+    here = ngx_http_idem_outbox_result(try->outbox, try->op);
+
+    /* no answer: if the record was removed, it must not be replayed */
+
+    return try->op->result == NGX_HTTP_IDEM_ERROR
+           ? here : try->op->result != NGX_HTTP_IDEM_LOST;
+}
+
+
+static ngx_int_t
+ngx_http_idem_outbox_check_answer(ngx_http_idem_op_t *op,
+    ngx_uint_t replay, ngx_uint_t kept)
+{
+    if (!replay) {
+        return ngx_http_idem_layer_pass(op);
+    }
+
+    op->kept = kept;
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_idem_outbox_check_cancel(ngx_http_idem_op_t *op)
+{
+    /* the commit continues: it has to be retried in any case */
+
+    ngx_queue_remove(&op->queue);
 }
