@@ -52,17 +52,12 @@
 #define NGX_HTTP_IDEM_BREAKER_TEXT_LEN  256
 
 
-static ngx_int_t ngx_http_idem_breaker_begin(ngx_http_idem_op_t *op);
-static ngx_int_t ngx_http_idem_breaker_pass(ngx_http_idem_op_t *op);
-static ngx_int_t ngx_http_idem_breaker_watch(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_breaker_ask(ngx_http_idem_op_t *op);
 static void ngx_http_idem_breaker_cancel(ngx_http_idem_op_t *op);
 static ngx_uint_t ngx_http_idem_breaker_slot(
     ngx_http_idem_breaker_t *b, u_char *id);
 static ngx_int_t ngx_http_idem_breaker_gate(
     ngx_http_idem_breaker_t *b, ngx_uint_t slot, uintptr_t *probe);
-static ngx_int_t ngx_http_idem_breaker_reject(ngx_http_idem_op_t *op);
-static ngx_int_t ngx_http_idem_breaker_ask(
-    ngx_http_idem_op_t *op, ngx_uint_t slot, uintptr_t probe);
 static ngx_int_t ngx_http_idem_breaker_done(
     ngx_http_idem_op_t *op, uintptr_t note);
 static void ngx_http_idem_breaker_answered(ngx_http_idem_breaker_t *b,
@@ -80,11 +75,11 @@ const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend = {
     NULL,
     ngx_http_idem_layer_init_process,
     ngx_http_idem_layer_exit_process,
-    ngx_http_idem_breaker_begin,
-    ngx_http_idem_breaker_pass,              /* renew */
-    ngx_http_idem_breaker_pass,              /* commit */
-    ngx_http_idem_breaker_pass,              /* release */
-    ngx_http_idem_breaker_watch,
+    ngx_http_idem_breaker_ask,               /* begin */
+    ngx_http_idem_breaker_ask,               /* renew */
+    ngx_http_idem_breaker_ask,               /* commit */
+    ngx_http_idem_breaker_ask,               /* release */
+    ngx_http_idem_breaker_ask,               /* watch */
     ngx_http_idem_breaker_cancel,
     NULL,                                  /* stats */
     1,
@@ -117,8 +112,13 @@ const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend = {
     ((uintptr_t) -1 / NGX_HTTP_IDEM_BREAKERS - 1)
 
 
+/*
+ * A watch is never a probe: a completed watch does not mean that the store
+ * replied.
+ */
+
 static ngx_int_t
-ngx_http_idem_breaker_begin(ngx_http_idem_op_t *op)
+ngx_http_idem_breaker_ask(ngx_http_idem_op_t *op)
 {
     uintptr_t                 probe;
     ngx_uint_t                slot;
@@ -126,56 +126,33 @@ ngx_http_idem_breaker_begin(ngx_http_idem_op_t *op)
 
     b = ngx_http_idem_breaker_conf(op);
     slot = ngx_http_idem_breaker_slot(b, op->id);
+    probe = NGX_HTTP_IDEM_NO_PROBE;
 
-    if (ngx_http_idem_breaker_gate(b, slot, &probe) != NGX_OK) {
+    if (op->kind == NGX_HTTP_IDEM_OP_BEGIN
+        && ngx_http_idem_breaker_gate(b, slot, &probe) != NGX_OK)
+    {
         ngx_http_idem_metrics_count(b->layer.named->metrics,
                                     NGX_HTTP_IDEM_COUNT_BREAKER_REJECTED);
-        return ngx_http_idem_breaker_reject(op);
+        goto rejected;
     }
 
-    return ngx_http_idem_breaker_ask(op, slot, probe);
-}
-
-
-static ngx_int_t
-ngx_http_idem_breaker_pass(ngx_http_idem_op_t *op)
-{
-    ngx_uint_t  slot;
-
-    slot = ngx_http_idem_breaker_slot(ngx_http_idem_breaker_conf(op), op->id);
-
-    return ngx_http_idem_breaker_ask(op, slot, NGX_HTTP_IDEM_NO_PROBE);
-}
-
-
-/* never a probe: a completed watch does not mean that the store replied */
-
-static ngx_int_t
-ngx_http_idem_breaker_watch(ngx_http_idem_op_t *op)
-{
-    ngx_uint_t                slot;
-    ngx_http_idem_breaker_t  *b;
-
-    b = ngx_http_idem_breaker_conf(op);
-    slot = ngx_http_idem_breaker_slot(b, op->id);
-
-    if (ngx_http_idem_breaker_is(b, slot, state)
-        != NGX_HTTP_IDEM_BREAKER_CLOSED)
+    if (op->kind == NGX_HTTP_IDEM_OP_WATCH
+        && ngx_http_idem_breaker_is(b, slot, state)
+           != NGX_HTTP_IDEM_BREAKER_CLOSED)
     {
-        return ngx_http_idem_breaker_reject(op);
+        goto rejected;
     }
 
-    return ngx_http_idem_breaker_ask(op, slot, NGX_HTTP_IDEM_NO_PROBE);
-}
-
-
-static ngx_int_t
-ngx_http_idem_breaker_ask(ngx_http_idem_op_t *op,
-    ngx_uint_t slot, uintptr_t probe)
-{
-    return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
+    return ngx_http_idem_layer_ask(op, b->layer.inner,
                                    ngx_http_idem_breaker_done,
                                    ngx_http_idem_breaker_note(slot, probe));
+
+rejected:
+
+    ngx_http_idem_op_error(op, "the breaker is open");
+    op->turned_away = 1;
+
+    return NGX_OK;
 }
 
 
@@ -217,8 +194,8 @@ ngx_http_idem_breaker_cancel(ngx_http_idem_op_t *op)
 static ngx_uint_t
 ngx_http_idem_breaker_slot(ngx_http_idem_breaker_t *b, u_char *id)
 {
-    ngx_http_idem_store_node_t        *node;
     ngx_http_idem_nodes_t       *nodes;
+    ngx_http_idem_store_node_t  *node;
     ngx_http_idem_breaker_sh_t  *sh;
 
     nodes = b->layer.named->nodes;
@@ -257,7 +234,7 @@ ngx_http_idem_breaker_slot(ngx_http_idem_breaker_t *b, u_char *id)
 }
 
 
-/* NGX_OK: pass, as a probe if *probe is not 0; NGX_DECLINED: reject */
+/* NGX_OK: pass, as a probe if *probe was set; NGX_DECLINED: reject */
 
 static ngx_int_t
 ngx_http_idem_breaker_gate(ngx_http_idem_breaker_t *b,
@@ -266,8 +243,6 @@ ngx_http_idem_breaker_gate(ngx_http_idem_breaker_t *b,
     ngx_int_t                    rc;
     ngx_msec_t                   time;
     ngx_http_idem_breaker_sh_t  *sh;
-
-    *probe = NGX_HTTP_IDEM_NO_PROBE;
 
     if (ngx_http_idem_breaker_is(b, slot, state)
         == NGX_HTTP_IDEM_BREAKER_CLOSED)
@@ -303,16 +278,6 @@ ngx_http_idem_breaker_gate(ngx_http_idem_breaker_t *b,
     ngx_http_idem_mutex_unlock(b->shared.shpool);
 
     return rc;
-}
-
-
-static ngx_int_t
-ngx_http_idem_breaker_reject(ngx_http_idem_op_t *op)
-{
-    ngx_http_idem_op_error(op, "the breaker is open");
-    op->turned_away = 1;
-
-    return NGX_OK;
 }
 
 

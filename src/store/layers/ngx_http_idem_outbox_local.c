@@ -33,8 +33,6 @@
 
 static ngx_uint_t ngx_http_idem_outbox_local_available(
     ngx_http_idem_item_t *item, ngx_http_idem_op_t *op);
-static ngx_http_idem_item_t *ngx_http_idem_outbox_local_find(
-    ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op);
 
 
 ngx_int_t
@@ -144,12 +142,17 @@ ngx_http_idem_outbox_local_update(ngx_http_idem_outbox_t *o,
 
     ngx_http_idem_outbox_lock(o);
 
-    item = ngx_http_idem_outbox_local_find(o, op);
+    item = ngx_http_idem_zone_find(&o->z, op->id);
 
-    if (item && op->kind == NGX_HTTP_IDEM_OP_RELEASE) {
+    if (item == NULL || item->state != NGX_HTTP_IDEM_IN_PROGRESS
+        || ngx_memcmp(item->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN) != 0)
+    {
+        /* another request has taken over */
+
+    } else if (op->kind == NGX_HTTP_IDEM_OP_RELEASE) {
         ngx_http_idem_zone_remove(&o->z, item);
 
-    } else if (item) {
+    } else {
         ngx_http_idem_zone_change(&o->z, item);
 
         item->until = ngx_current_msec + op->lease;
@@ -177,23 +180,4 @@ ngx_http_idem_outbox_local_watch(ngx_http_idem_op_t *op)
     ngx_http_idem_poll_wait(op, NGX_HTTP_IDEM_OUTBOX_LOCAL_POLL);
 
     return NGX_AGAIN;
-}
-
-
-static ngx_http_idem_item_t *
-ngx_http_idem_outbox_local_find(ngx_http_idem_outbox_t *o,
-    ngx_http_idem_op_t *op)
-{
-    ngx_http_idem_item_t  *item;
-
-    item = ngx_http_idem_zone_find(&o->z, op->id);
-
-    if (item == NULL || item->state != NGX_HTTP_IDEM_IN_PROGRESS
-        || ngx_memcmp(item->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN)
-           != 0)
-    {
-        return NULL;
-    }
-
-    return item;
 }
