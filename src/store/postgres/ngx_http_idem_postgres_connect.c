@@ -23,14 +23,11 @@
 #include "store/postgres/ngx_http_idem_postgres.h"
 
 
-#define NGX_HTTP_IDEM_PG_PARAMS_MAX  24
+/* instead of a file that libpq would look for */
+#define NGX_HTTP_IDEM_PG_NO_FILE  "/nonexistent"
 
-
-typedef struct {
-    const char      *names[NGX_HTTP_IDEM_PG_PARAMS_MAX + 1];
-    const char      *values[NGX_HTTP_IDEM_PG_PARAMS_MAX + 1];
-    ngx_uint_t       n;
-} ngx_http_idem_pg_params_t;
+#define ngx_http_idem_pg_file(name)                                           \
+    ((name)->len ? (char *) (name)->data : NGX_HTTP_IDEM_PG_NO_FILE)
 
 
 static ngx_int_t ngx_http_idem_pg_resolve(ngx_http_idem_pg_conn_t *conn,
@@ -38,11 +35,17 @@ static ngx_int_t ngx_http_idem_pg_resolve(ngx_http_idem_pg_conn_t *conn,
 static void ngx_http_idem_pg_resolved(ngx_resolver_ctx_t *ctx);
 static void ngx_http_idem_pg_start(ngx_http_idem_pg_conn_t *conn,
     struct sockaddr *sockaddr, socklen_t socklen);
-static void ngx_http_idem_pg_params(ngx_http_idem_pg_conn_t *conn,
-    ngx_http_idem_pg_params_t *params);
-static void ngx_http_idem_pg_param(ngx_http_idem_pg_params_t *params,
-    const char *name, const char *value);
 static void ngx_http_idem_pg_notice(void *data, const char *message);
+
+
+/* the parameters of a connection; those at the end are for TLS */
+
+static const char  *ngx_http_idem_pg_params[] = {
+    "port", "hostaddr", "host", "dbname", "user", "password", "passfile",
+    "client_encoding", "application_name", "gssencmode",
+    "target_session_attrs", "options", "sslmode", "sslrootcert", "sslcert",
+    "sslkey", NULL
+};
 
 
 void
@@ -160,43 +163,68 @@ ngx_http_idem_pg_resolved(ngx_resolver_ctx_t *ctx)
 }
 
 
+/*
+ * Parameters are set explicitly, since libpq would read defaults from files
+ * and the environment; NULL is not set
+ */
+
 static void
 ngx_http_idem_pg_start(ngx_http_idem_pg_conn_t *conn,
     struct sockaddr *sockaddr, socklen_t socklen)
 {
     size_t                      len;
-    ngx_http_idem_pg_params_t   params;
+    const char                **v;
+    ngx_str_t                  *name;
+    ngx_http_idem_pg_t         *pg;
     ngx_http_idem_pg_server_t  *server;
+
+    const char  *values[sizeof(ngx_http_idem_pg_params)
+                        / sizeof(ngx_http_idem_pg_params[0])];
 
     u_char  address[NGX_SOCKADDR_STRLEN + 1], port[NGX_INT_T_LEN + 1];
 
-    server = ngx_http_idem_pg_server(conn->pg, conn->server);
-
-    ngx_memzero(&params, sizeof(ngx_http_idem_pg_params_t));
+    pg = conn->pg;
+    server = ngx_http_idem_pg_server(pg, conn->server);
+    name = pg->tls_name.len ? &pg->tls_name : &server->host;
 
     *ngx_sprintf(port, "%ui", (ngx_uint_t) server->port) = '\0';
-
-    ngx_http_idem_pg_param(&params, "port", (char *) port);
 
     if (sockaddr) {
         len = ngx_sock_ntop(sockaddr, socklen, address,
                             NGX_SOCKADDR_STRLEN, 0);
         address[len] = '\0';
-
-        ngx_http_idem_pg_param(&params, "hostaddr", (char *) address);
-        ngx_http_idem_pg_param(&params, "host",
-                               (char *) (conn->pg->tls_name.len
-                                         ? conn->pg->tls_name.data
-                                         : server->host.data));
-    } else {
-        ngx_http_idem_pg_param(&params, "host",
-                               (char *) server->dir.data);
     }
 
-    ngx_http_idem_pg_params(conn, &params);
+    v = values;
+
+    *v++ = (char *) port;
+    *v++ = sockaddr ? (char *) address : NULL;
+    *v++ = (char *) (sockaddr ? name->data : server->dir.data);
+    *v++ = (char *) pg->database.data;
+    *v++ = (char *) pg->user.data;
+    *v++ = pg->password.len ? (char *) pg->password.data : NULL;
+    *v++ = pg->password.len ? NULL : NGX_HTTP_IDEM_PG_NO_FILE;
+    *v++ = "UTF8";                                   /* client_encoding      */
+    *v++ = "nginx idempotency";                      /* application_name     */
+    *v++ = "disable";                                /* gssencmode           */
+    *v++ = "any";                                    /* target_session_attrs */
+    *v++ = "";                                       /* options              */
+    *v++ = !pg->tls ? "disable" : pg->tls_verify ? "verify-full" : "require";
+
+    if (pg->tls) {
+
+        /* "require" would verify against a root certificate that exists */
+
+        *v++ = pg->tls_verify ? (char *) pg->tls_trusted_certificate.data
+                              : NGX_HTTP_IDEM_PG_NO_FILE;
+        *v++ = ngx_http_idem_pg_file(&pg->tls_certificate);
+        *v++ = ngx_http_idem_pg_file(&pg->tls_certificate_key);
+    }
+
+    ngx_memzero(v, (u_char *) values + sizeof(values) - (u_char *) v);
 
     conn->state = NGX_HTTP_IDEM_PG_CONNECTING;
-    conn->link = PQconnectStartParams(params.names, params.values, 0);
+    conn->link = PQconnectStartParams(ngx_http_idem_pg_params, values, 0);
 
     if (conn->link == NULL) {
         ngx_http_idem_pg_drop(conn, "no memory");
@@ -211,66 +239,6 @@ ngx_http_idem_pg_start(ngx_http_idem_pg_conn_t *conn,
     }
 
     (void) ngx_http_idem_pg_watch_socket(conn, 0, 1);
-}
-
-
-/* set explicitly: libpq would read defaults from files and environment */
-
-static void
-ngx_http_idem_pg_params(ngx_http_idem_pg_conn_t *conn,
-    ngx_http_idem_pg_params_t *params)
-{
-    ngx_http_idem_pg_t  *pg;
-
-    pg = conn->pg;
-
-    ngx_http_idem_pg_param(params, "dbname", (char *) pg->database.data);
-    ngx_http_idem_pg_param(params, "user", (char *) pg->user.data);
-
-    if (pg->password.len) {
-        ngx_http_idem_pg_param(params, "password",
-                               (char *) pg->password.data);
-    } else {
-        ngx_http_idem_pg_param(params, "passfile", "/nonexistent");
-    }
-
-    ngx_http_idem_pg_param(params, "client_encoding", "UTF8");
-    ngx_http_idem_pg_param(params, "application_name",
-                           "nginx idempotency");
-    ngx_http_idem_pg_param(params, "gssencmode", "disable");
-    ngx_http_idem_pg_param(params, "target_session_attrs", "any");
-    ngx_http_idem_pg_param(params, "options", "");
-
-    if (!pg->tls) {
-        ngx_http_idem_pg_param(params, "sslmode", "disable");
-        return;
-    }
-
-    ngx_http_idem_pg_param(params, "sslmode",
-                           pg->tls_verify ? "verify-full" : "require");
-
-    /* "require" would verify against a root certificate file that exists */
-
-    ngx_http_idem_pg_param(params, "sslrootcert", pg->tls_verify
-                           ? (char *) pg->tls_trusted_certificate.data
-                           : "/nonexistent");
-
-    ngx_http_idem_pg_param(params, "sslcert", pg->tls_certificate.len
-                           ? (char *) pg->tls_certificate.data
-                           : "/nonexistent");
-    ngx_http_idem_pg_param(params, "sslkey", pg->tls_certificate_key.len
-                           ? (char *) pg->tls_certificate_key.data
-                           : "/nonexistent");
-}
-
-
-static void
-ngx_http_idem_pg_param(ngx_http_idem_pg_params_t *params,
-    const char *name, const char *value)
-{
-    params->names[params->n] = name;
-    params->values[params->n] = value;
-    params->n++;
 }
 
 
