@@ -66,7 +66,7 @@ typedef struct {
 
 static ngx_http_idem_orphan_t *ngx_http_idem_orphan_vacant(
     ngx_http_idem_op_t *op);
-static ngx_http_idem_orphan_t *ngx_http_idem_orphan_find(
+static ngx_http_idem_orphan_t *ngx_http_idem_orphan_lock(
     ngx_http_idem_op_t *op);
 static ngx_http_idem_orphan_t *ngx_http_idem_orphan_set(
     ngx_http_idem_op_t *op);
@@ -170,13 +170,22 @@ ngx_http_idem_orphan_vacant(ngx_http_idem_op_t *op)
 }
 
 
-/* the entry of this worker for the lock of op->token, or NULL */
+/*
+ * The entry of this worker for the lock of op->token, with the mutex locked.
+ * NULL: there is none, and the mutex is not locked.
+ */
 
 static ngx_http_idem_orphan_t *
-ngx_http_idem_orphan_find(ngx_http_idem_op_t *op)
+ngx_http_idem_orphan_lock(ngx_http_idem_op_t *op)
 {
     ngx_uint_t               i;
     ngx_http_idem_orphan_t  *entry;
+
+    if (ngx_http_idem_orphans == NULL) {
+        return NULL;
+    }
+
+    ngx_http_idem_mutex_lock(ngx_http_idem_orphans_shared.shpool);
 
     entry = ngx_http_idem_orphan_set(op);
 
@@ -190,6 +199,8 @@ ngx_http_idem_orphan_find(ngx_http_idem_op_t *op)
             return entry;
         }
     }
+
+    ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_shared.shpool);
 
     return NULL;
 }
@@ -217,20 +228,14 @@ ngx_http_idem_orphan_due(ngx_http_idem_op_t *op, ngx_msec_t delay,
 {
     ngx_http_idem_orphan_t  *entry;
 
-    if (ngx_http_idem_orphans == NULL) {
-        return;
-    }
-
-    ngx_http_idem_mutex_lock(ngx_http_idem_orphans_shared.shpool);
-
-    entry = ngx_http_idem_orphan_find(op);
+    entry = ngx_http_idem_orphan_lock(op);
 
     if (entry) {
         entry->due = ngx_current_msec + delay;
         entry->released |= released;
-    }
 
-    ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_shared.shpool);
+        ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_shared.shpool);
+    }
 }
 
 
@@ -241,13 +246,7 @@ ngx_http_idem_orphan_remove(ngx_http_idem_op_t *op)
 {
     ngx_http_idem_orphan_t  *entry;
 
-    if (ngx_http_idem_orphans == NULL) {
-        return;
-    }
-
-    ngx_http_idem_mutex_lock(ngx_http_idem_orphans_shared.shpool);
-
-    entry = ngx_http_idem_orphan_find(op);
+    entry = ngx_http_idem_orphan_lock(op);
 
     if (entry) {
         entry->owner = 0;
@@ -255,9 +254,9 @@ ngx_http_idem_orphan_remove(ngx_http_idem_op_t *op)
         ngx_memory_barrier();
 
         ngx_http_idem_orphans->n--;
-    }
 
-    ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_shared.shpool);
+        ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_shared.shpool);
+    }
 }
 
 

@@ -46,6 +46,8 @@ static ngx_http_idem_op_t *ngx_http_idem_op_new(void);
 static void ngx_http_idem_op_destroy(ngx_http_idem_op_t *op);
 static void ngx_http_idem_op_count(ngx_http_idem_op_t *op);
 static void ngx_http_idem_op_commit_failed(ngx_http_idem_op_t *op);
+static const ngx_http_idem_backend_t **ngx_http_idem_backend_place(
+    const ngx_str_t *name);
 static ngx_int_t ngx_http_idem_backend_add(
     const ngx_http_idem_backend_t *backend);
 
@@ -110,8 +112,10 @@ const char  *ngx_http_idem_op_names[] = {
 };
 
 
-const ngx_http_idem_backend_t *
-ngx_http_idem_backend(ngx_str_t *name)
+/* the place of a backend in the table, or the free one behind all others */
+
+static const ngx_http_idem_backend_t **
+ngx_http_idem_backend_place(const ngx_str_t *name)
 {
     const ngx_http_idem_backend_t  **b;
 
@@ -119,34 +123,35 @@ ngx_http_idem_backend(ngx_str_t *name)
         if ((*b)->name.len == name->len
             && ngx_strncmp((*b)->name.data, name->data, name->len) == 0)
         {
-            return *b;
+            break;
         }
     }
 
-    return NULL;
+    return b;
+}
+
+
+const ngx_http_idem_backend_t *
+ngx_http_idem_backend(ngx_str_t *name)
+{
+    return *ngx_http_idem_backend_place(name);
 }
 
 
 static ngx_int_t
 ngx_http_idem_backend_add(const ngx_http_idem_backend_t *backend)
 {
-    ngx_uint_t                      i;
-    const ngx_http_idem_backend_t  *b;
+    const ngx_http_idem_backend_t  **b;
 
-    for (i = 0; i < NGX_HTTP_IDEM_BACKENDS_MAX; i++) {
-        b = ngx_http_idem_backends[i];
+    b = ngx_http_idem_backend_place(&backend->name);
 
-        if (b == NULL
-            || (b->name.len == backend->name.len
-                && ngx_strncmp(b->name.data, backend->name.data, b->name.len)
-                   == 0))
-        {
-            ngx_http_idem_backends[i] = backend;
-            return NGX_OK;
-        }
+    if (b == &ngx_http_idem_backends[NGX_HTTP_IDEM_BACKENDS_MAX]) {
+        return NGX_ERROR;
     }
 
-    return NGX_ERROR;
+    *b = backend;
+
+    return NGX_OK;
 }
 
 

@@ -73,8 +73,6 @@ static ngx_int_t ngx_http_idem_fallback_primary_has(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_uint_t ngx_http_idem_fallback_needs_recheck(
     ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_int_t ngx_http_idem_fallback_recheck(
-    ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_rechecked(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_ledger_begun(
@@ -271,7 +269,10 @@ ngx_http_idem_fallback_primary_begun(ngx_http_idem_op_t *op, uintptr_t note)
         op->where = &f->primary;
 
         if (ngx_http_idem_fallback_needs_recheck(op, note)) {
-            return ngx_http_idem_fallback_recheck(op, note);
+            return ngx_http_idem_fallback_ask(op, f->ledger,
+                                   ngx_http_idem_fallback_rechecked,
+                                   note | NGX_HTTP_IDEM_FALLBACK_HOLDS_PRIMARY
+                                   | ngx_http_idem_fallback_note(op), 0, 0);
         }
 
         if (note & NGX_HTTP_IDEM_FALLBACK_HOLDS_LEDGER) {
@@ -390,17 +391,6 @@ ngx_http_idem_fallback_needs_recheck(ngx_http_idem_op_t *op, uintptr_t note)
 
 
 static ngx_int_t
-ngx_http_idem_fallback_recheck(ngx_http_idem_op_t *op, uintptr_t note)
-{
-    return ngx_http_idem_fallback_ask(op,
-                               ngx_http_idem_fallback_conf(op)->ledger,
-                               ngx_http_idem_fallback_rechecked,
-                               note | NGX_HTTP_IDEM_FALLBACK_HOLDS_PRIMARY
-                               | ngx_http_idem_fallback_note(op), 0, 0);
-}
-
-
-static ngx_int_t
 ngx_http_idem_fallback_rechecked(ngx_http_idem_op_t *op, uintptr_t note)
 {
     ngx_http_idem_fallback_t  *f;
@@ -464,16 +454,9 @@ ngx_http_idem_fallback_ledger_begun(ngx_http_idem_op_t *op, uintptr_t note)
 static void
 ngx_http_idem_fallback_flags(ngx_http_idem_op_t *op, uintptr_t note)
 {
-    if (op->result != NGX_HTTP_IDEM_ACQUIRED) {
-        return;
-    }
-
-    if (note & NGX_HTTP_IDEM_FALLBACK_ABANDONED) {
-        op->abandoned = 1;
-    }
-
-    if (note & NGX_HTTP_IDEM_FALLBACK_EXPIRED) {
-        op->expired = 1;
+    if (op->result == NGX_HTTP_IDEM_ACQUIRED) {
+        op->abandoned |= ((note & NGX_HTTP_IDEM_FALLBACK_ABANDONED) != 0);
+        op->expired |= ((note & NGX_HTTP_IDEM_FALLBACK_EXPIRED) != 0);
     }
 }
 

@@ -227,15 +227,12 @@ void ngx_http_idem_outbox_queue_use(ngx_http_idem_outbox_t *o, ngx_uint_t n);
 ngx_uint_t ngx_http_idem_outbox_queue_room(
     ngx_http_idem_outbox_t *o, ngx_uint_t n);
 
-/* an attempt ends; succeeded; lacks replicas; failed */
-void ngx_http_idem_outbox_queue_done(ngx_http_idem_outbox_t *o,
-    ngx_uint_t n, size_t size);
-void ngx_http_idem_outbox_queue_opened(ngx_http_idem_outbox_t *o,
-    ngx_uint_t n);
-void ngx_http_idem_outbox_queue_missed(ngx_http_idem_outbox_t *o,
-    ngx_uint_t n);
-void ngx_http_idem_outbox_queue_failed(ngx_http_idem_outbox_t *o,
-    ngx_uint_t n);
+/*
+ * An attempt has its result: opens the queue, or closes it.  "missed": the
+ * server replied, but too few of its replicas acknowledged.
+ */
+void ngx_http_idem_outbox_queue_done(ngx_http_idem_outbox_t *o, ngx_uint_t n,
+    ngx_http_idem_op_t *op, ngx_uint_t missed);
 
 /* after a reconnect: the server may lack what had too few replicas */
 void ngx_http_idem_outbox_queues_rewrite(ngx_http_idem_outbox_t *o);

@@ -41,6 +41,10 @@
 #define NGX_HTTP_IDEM_OUTBOX_QUEUE_PAUSE  250
 
 
+static void ngx_http_idem_outbox_queue_failed(
+    ngx_http_idem_outbox_queue_t *queue);
+
+
 #define ngx_http_idem_outbox_queue_sh(o, n)                                   \
     (&ngx_http_idem_outbox_sh(o)->queues[n])
 
@@ -145,67 +149,51 @@ ngx_http_idem_outbox_queue_room(ngx_http_idem_outbox_t *o, ngx_uint_t n)
 
 
 void
-ngx_http_idem_outbox_queue_done(ngx_http_idem_outbox_t *o,
-    ngx_uint_t n, size_t size)
+ngx_http_idem_outbox_queue_done(ngx_http_idem_outbox_t *o, ngx_uint_t n,
+    ngx_http_idem_op_t *op, ngx_uint_t missed)
 {
-    ngx_http_idem_outbox_work_t  *work;
+    ngx_uint_t                     unacknowledged;
+    ngx_http_idem_outbox_work_t   *work;
+    ngx_http_idem_outbox_queue_t  *queue;
 
     work = &o->work[n];
+    queue = ngx_http_idem_outbox_queue_sh(o, n);
 
     work->tries--;
-    work->bytes -= size;
+    work->bytes -= op->size;
 
     if (work->more) {
         work->more = 0;
-        ngx_http_idem_outbox_queue_sh(o, n)->next = ngx_current_msec;
-    }
-}
-
-
-void
-ngx_http_idem_outbox_queue_opened(ngx_http_idem_outbox_t *o, ngx_uint_t n)
-{
-    ngx_http_idem_outbox_queue_t  *queue;
-
-    queue = ngx_http_idem_outbox_queue_sh(o, n);
-
-    if (!queue->open) {
-        queue->open = 1;
         queue->next = ngx_current_msec;
     }
 
-    queue->delay = ngx_http_idem_outbox_queue_delay(n);
-}
+    unacknowledged = (ngx_http_idem_outbox_queue_cause(n)
+                      == NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED);
 
+    if (!ngx_http_idem_layer_answered(op)) {
+        ngx_http_idem_outbox_queue_failed(queue);
 
-/* the server replied, but too few of its replicas acknowledged */
+    } else if (missed && unacknowledged && !queue->rewrite) {
 
-void
-ngx_http_idem_outbox_queue_missed(ngx_http_idem_outbox_t *o, ngx_uint_t n)
-{
-    ngx_http_idem_outbox_queue_t  *queue;
+        if (!queue->open) {
+            ngx_http_idem_outbox_queue_failed(queue);
+        }
 
-    queue = ngx_http_idem_outbox_queue_sh(o, n);
+    } else {
 
-    if (queue->rewrite
-        || ngx_http_idem_outbox_queue_cause(n)
-           == NGX_HTTP_IDEM_OUTBOX_FAILED)
-    {
-        ngx_http_idem_outbox_queue_opened(o, n);
+        if (!queue->open) {
+            queue->open = 1;
+            queue->next = ngx_current_msec;
+        }
 
-    } else if (!queue->open) {
-        ngx_http_idem_outbox_queue_failed(o, n);
+        queue->delay = ngx_http_idem_outbox_queue_delay(n);
     }
 }
 
 
-void
-ngx_http_idem_outbox_queue_failed(ngx_http_idem_outbox_t *o, ngx_uint_t n)
+static void
+ngx_http_idem_outbox_queue_failed(ngx_http_idem_outbox_queue_t *queue)
 {
-    ngx_http_idem_outbox_queue_t  *queue;
-
-    queue = ngx_http_idem_outbox_queue_sh(o, n);
-
     if (!queue->open
         && (ngx_msec_int_t) (queue->next - ngx_current_msec) > 0)
     {

@@ -170,17 +170,7 @@ ngx_http_idem_outbox_try_done(ngx_http_idem_op_t *op)
 
     ngx_http_idem_outbox_lock(o);
 
-    ngx_http_idem_outbox_queue_done(o, try->n, op->size);
-
-    if (!answered) {
-        ngx_http_idem_outbox_queue_failed(o, try->n);
-
-    } else if (missed) {
-        ngx_http_idem_outbox_queue_missed(o, try->n);
-
-    } else {
-        ngx_http_idem_outbox_queue_opened(o, try->n);
-    }
+    ngx_http_idem_outbox_queue_done(o, try->n, op, missed);
 
     wait = ngx_http_idem_outbox_queues_next(o, NGX_HTTP_IDEM_OUTBOX_TICK);
 
