@@ -329,6 +329,7 @@ typedef struct {
     const char      *values[NGX_HTTP_IDEM_PG_PARAMS];
     int              lengths[NGX_HTTP_IDEM_PG_PARAMS];
     int              formats[NGX_HTTP_IDEM_PG_PARAMS];
+    u_char          *memory;                        /* to free, or NULL */
     u_char          *last;
     u_char           room[256 + NGX_HTTP_IDEM_LABEL_N
                                 * NGX_HTTP_IDEM_LABEL_MAX];
@@ -341,8 +342,6 @@ void ngx_http_idem_pg_arg_number(ngx_http_idem_pg_args_t *args, int64_t n,
 void ngx_http_idem_pg_arg_label(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_args_t *args, ngx_str_t *label);
 ngx_uint_t ngx_http_idem_pg_ascii(ngx_http_idem_pg_conn_t *conn);
-ngx_int_t ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
-    ngx_uint_t step, ngx_http_idem_pg_args_t *args);
 
 ngx_int_t ngx_http_idem_pg_step_send(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_call_t *call);
@@ -356,8 +355,10 @@ ngx_int_t ngx_http_idem_pg_claim(PGresult *result, int row, int column,
 void ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call);
 
 /* events */
-ngx_int_t ngx_http_idem_pg_trail_send(ngx_http_idem_pg_conn_t *conn,
-    ngx_http_idem_pg_call_t *call);
+void ngx_http_idem_pg_events_args(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_args_t *args, ngx_http_idem_trail_t *t);
+ngx_int_t ngx_http_idem_pg_log_args(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_args_t *args, ngx_http_idem_trail_t *t);
 void ngx_http_idem_pg_trail_result(ngx_http_idem_pg_call_t *call);
 
 /* what to do after a statement failed */

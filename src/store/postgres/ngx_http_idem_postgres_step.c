@@ -31,9 +31,15 @@ static void ngx_http_idem_pg_arg_claim(
     ngx_http_idem_pg_args_t *args, ngx_http_idem_op_t *op);
 static void ngx_http_idem_pg_arg_labels(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_args_t *args, ngx_http_idem_op_t *op);
-static u_char *ngx_http_idem_pg_commit_args(ngx_http_idem_pg_conn_t *conn,
+static ngx_int_t ngx_http_idem_pg_step_args(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_args_t *args, ngx_http_idem_pg_call_t *call);
+static void ngx_http_idem_pg_begin_args(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_args_t *args, ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_pg_commit_args(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_args_t *args, ngx_http_idem_op_t *op, ngx_uint_t bare);
 static u_char *ngx_http_idem_pg_gather(ngx_chain_t *chain, size_t size);
+static ngx_int_t ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
+    ngx_uint_t step, ngx_http_idem_pg_args_t *args);
 
 
 static const char  *ngx_http_idem_pg_texts[NGX_HTTP_IDEM_PG_STEP_N] = {
@@ -231,141 +237,147 @@ ngx_int_t
 ngx_http_idem_pg_step_send(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_call_t *call)
 {
-    u_char                   *gathered;
     ngx_int_t                 rc;
-    ngx_http_idem_op_t       *op;
     ngx_http_idem_pg_args_t   args;
-
-    op = call->op;
-    gathered = NULL;
 
     args.n = 0;
     args.last = args.room;
+    args.memory = NULL;
 
-    if (ngx_http_idem_pg_purges(call->step)) {
-        ngx_http_idem_pg_arg_number(&args, conn->pg->purge_batch, 4);
-        ngx_http_idem_pg_arg_number(&args, conn->pg->purge_archive, 1);
+    rc = ngx_http_idem_pg_step_args(conn, &args, call);
 
-        return ngx_http_idem_pg_send(conn, call->step, &args);
+    if (rc == NGX_OK) {
+        rc = ngx_http_idem_pg_send(conn, call->step, &args);
     }
 
-    if (call->step > NGX_HTTP_IDEM_OP_LIST) {
-        return ngx_http_idem_pg_trail_send(conn, call);
-    }
-
-    if (call->step == NGX_HTTP_IDEM_OP_LIST) {
-
-        if (ngx_http_idem_id_parse(op->list->cursor.data,
-                                   op->list->cursor.len, args.last)
-            == NGX_OK)
-        {
-            ngx_http_idem_pg_arg(&args, args.last, NGX_HTTP_IDEM_ID_LEN);
-            args.last += NGX_HTTP_IDEM_ID_LEN;
-
-        } else {
-            ngx_http_idem_pg_arg(&args, NULL, 0);
-        }
-
-        ngx_http_idem_pg_arg_number(&args, NGX_HTTP_IDEM_PG_SLICE, 4);
-
-        return ngx_http_idem_pg_send(conn, call->step, &args);
-    }
-
-    ngx_http_idem_pg_arg(&args, op->id, NGX_HTTP_IDEM_ID_LEN);
-
-    if (call->step == NGX_HTTP_IDEM_OP_WATCH
-        || ngx_http_idem_op_is_admin(op))
-    {
-        return ngx_http_idem_pg_send(conn, call->step, &args);
-    }
-
-    ngx_http_idem_pg_arg(&args, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
-
-    switch (call->step) {
-
-    case NGX_HTTP_IDEM_OP_BEGIN:
-    case NGX_HTTP_IDEM_OP_RENEW:
-
-        ngx_http_idem_pg_arg_claim(&args, op);
-        ngx_http_idem_pg_arg(&args, op->details.len ? op->details.data
-                                                           : NULL,
-                             op->details.len);
-        ngx_http_idem_pg_arg_time(&args, op->lease);
-        ngx_http_idem_pg_arg_time(&args, op->ttl);
-        ngx_http_idem_pg_arg_number(&args, op->hold, 1);
-
-        if (call->step == NGX_HTTP_IDEM_OP_BEGIN) {
-            ngx_http_idem_pg_arg_time(&args, op->age);
-        }
-
-        ngx_http_idem_pg_arg_number(&args, op->key_alone, 1);
-
-        if (call->step == NGX_HTTP_IDEM_OP_BEGIN) {
-            ngx_http_idem_pg_arg_number(&args,
-                                        op->is_waiter ? 2 + op->lease_valid
-                                                      : op->may_wait, 2);
-        }
-
-        ngx_http_idem_pg_arg_labels(conn, &args, op);
-        break;
-
-    case NGX_HTTP_IDEM_OP_COMMIT:
-        gathered = ngx_http_idem_pg_commit_args(conn, &args, op,
-                                                call->bare);
-
-        if (gathered == NULL) {
-            return NGX_ERROR;
-        }
-
-        break;
-
-    default: /* NGX_HTTP_IDEM_OP_RELEASE */
-        break;
-    }
-
-    rc = ngx_http_idem_pg_send(conn, call->step, &args);
-
-    if (gathered && gathered != args.room) {
-        ngx_free(gathered);
+    if (args.memory) {
+        ngx_free(args.memory);
     }
 
     return rc;
 }
 
 
-/* returns memory to free, args->room if there is none, or NULL on error */
+static ngx_int_t
+ngx_http_idem_pg_step_args(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_args_t *args, ngx_http_idem_pg_call_t *call)
+{
+    ngx_http_idem_op_t  *op;
 
-static u_char *
+    op = call->op;
+
+    switch (call->step) {
+
+    case NGX_HTTP_IDEM_OP_BEGIN:
+    case NGX_HTTP_IDEM_OP_RENEW:
+        ngx_http_idem_pg_begin_args(conn, args, op);
+        return NGX_OK;
+
+    case NGX_HTTP_IDEM_OP_COMMIT:
+        return ngx_http_idem_pg_commit_args(conn, args, op, call->bare);
+
+    case NGX_HTTP_IDEM_OP_RELEASE:
+        ngx_http_idem_pg_arg(args, op->id, NGX_HTTP_IDEM_ID_LEN);
+        ngx_http_idem_pg_arg(args, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
+        return NGX_OK;
+
+    case NGX_HTTP_IDEM_OP_LIST:
+
+        if (ngx_http_idem_id_parse(op->list->cursor.data,
+                                   op->list->cursor.len, args->last)
+            == NGX_OK)
+        {
+            ngx_http_idem_pg_arg(args, args->last, NGX_HTTP_IDEM_ID_LEN);
+            args->last += NGX_HTTP_IDEM_ID_LEN;
+
+        } else {
+            ngx_http_idem_pg_arg(args, NULL, 0);
+        }
+
+        ngx_http_idem_pg_arg_number(args, NGX_HTTP_IDEM_PG_SLICE, 4);
+        return NGX_OK;
+
+    case NGX_HTTP_IDEM_OP_LOG:
+        return ngx_http_idem_pg_log_args(conn, args, op->trail);
+
+    case NGX_HTTP_IDEM_OP_EVENTS:
+        ngx_http_idem_pg_events_args(conn, args, op->trail);
+        return NGX_OK;
+
+    case NGX_HTTP_IDEM_PG_STEP_PURGE:
+    case NGX_HTTP_IDEM_PG_STEP_EXPIRE:
+        ngx_http_idem_pg_arg_number(args, conn->pg->purge_batch, 4);
+        ngx_http_idem_pg_arg_number(args, conn->pg->purge_archive, 1);
+        return NGX_OK;
+
+    default: /* watch, get, remove */
+        ngx_http_idem_pg_arg(args, op->id, NGX_HTTP_IDEM_ID_LEN);
+        return NGX_OK;
+    }
+}
+
+
+static void
+ngx_http_idem_pg_begin_args(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_args_t *args, ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_pg_arg(args, op->id, NGX_HTTP_IDEM_ID_LEN);
+    ngx_http_idem_pg_arg(args, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
+    ngx_http_idem_pg_arg_claim(args, op);
+    ngx_http_idem_pg_arg(args, op->details.len ? op->details.data : NULL,
+                         op->details.len);
+    ngx_http_idem_pg_arg_time(args, op->lease);
+    ngx_http_idem_pg_arg_time(args, op->ttl);
+    ngx_http_idem_pg_arg_number(args, op->hold, 1);
+
+    if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
+        ngx_http_idem_pg_arg_time(args, op->age);
+    }
+
+    ngx_http_idem_pg_arg_number(args, op->key_alone, 1);
+
+    if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
+        ngx_http_idem_pg_arg_number(args,
+                                    op->is_waiter ? 2 + op->lease_valid
+                                                  : op->may_wait, 2);
+    }
+
+    ngx_http_idem_pg_arg_labels(conn, args, op);
+}
+
+
+static ngx_int_t
 ngx_http_idem_pg_commit_args(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_args_t *args, ngx_http_idem_op_t *op, ngx_uint_t bare)
 {
-    u_char  *gathered, *response;
-    size_t   size;
+    u_char     *response;
+    size_t      size;
+    ngx_buf_t  *b;
 
-    gathered = args->room;
     response = NULL;
     size = 0;
 
     if (op->state == NGX_HTTP_IDEM_COMPLETED && !bare && op->size) {
         size = op->size;
+        b = op->response->buf;
 
-        if (op->response->next == NULL
-            && (size_t) (op->response->buf->last - op->response->buf->pos)
-               == size)
+        if (op->response->next == NULL && (size_t) (b->last - b->pos) == size)
         {
-            response = op->response->buf->pos;
+            response = b->pos;
 
         } else {
-            gathered = ngx_http_idem_pg_gather(op->response, size);
+            response = ngx_http_idem_pg_gather(op->response, size);
 
-            if (gathered == NULL) {
-                return NULL;
+            if (response == NULL) {
+                return NGX_ERROR;
             }
 
-            response = gathered;
+            args->memory = response;
         }
     }
 
+    ngx_http_idem_pg_arg(args, op->id, NGX_HTTP_IDEM_ID_LEN);
+    ngx_http_idem_pg_arg(args, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
     ngx_http_idem_pg_arg_claim(args, op);
 
     ngx_http_idem_pg_arg_number(args, bare
@@ -389,7 +401,7 @@ ngx_http_idem_pg_commit_args(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_arg_labels(conn, args, op);
     ngx_http_idem_pg_arg(args, response, size);
 
-    return gathered;
+    return NGX_OK;
 }
 
 
@@ -417,7 +429,7 @@ ngx_http_idem_pg_gather(ngx_chain_t *chain, size_t size)
 
 /* behind a pooler, prepared statements do not outlive a transaction */
 
-ngx_int_t
+static ngx_int_t
 ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
     ngx_uint_t step, ngx_http_idem_pg_args_t *args)
 {

@@ -31,28 +31,15 @@ enum {
 };
 
 
-static ngx_int_t ngx_http_idem_pg_trail_log(ngx_http_idem_pg_conn_t *conn,
-    ngx_http_idem_trail_t *t);
 static ngx_int_t ngx_http_idem_pg_trail_line(ngx_http_idem_op_t *op,
     PGresult *result, int row);
 
 
-ngx_int_t
-ngx_http_idem_pg_trail_send(ngx_http_idem_pg_conn_t *conn,
-    ngx_http_idem_pg_call_t *call)
+void
+ngx_http_idem_pg_events_args(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_args_t *args, ngx_http_idem_trail_t *t)
 {
-    ngx_int_t                 after;
-    ngx_http_idem_trail_t    *t;
-    ngx_http_idem_pg_args_t   args;
-
-    t = call->op->trail;
-
-    if (call->step == NGX_HTTP_IDEM_OP_LOG) {
-        return ngx_http_idem_pg_trail_log(conn, t);
-    }
-
-    args.n = 0;
-    args.last = args.room;
+    ngx_int_t  after;
 
     if (t->cursor.len) {
 
@@ -60,45 +47,41 @@ ngx_http_idem_pg_trail_send(ngx_http_idem_pg_conn_t *conn,
 
         after = ngx_atoi(t->cursor.data, t->cursor.len);
 
-        ngx_http_idem_pg_arg_number(&args,
+        ngx_http_idem_pg_arg_number(args,
                                     after == NGX_ERROR ? NGX_MAX_INT_T_VALUE
                                                        : after, 8);
     } else {
-        ngx_http_idem_pg_arg(&args, NULL, 0);
+        ngx_http_idem_pg_arg(args, NULL, 0);
     }
 
-    ngx_http_idem_pg_arg_number(&args, (int64_t) t->since, 8);
-    ngx_http_idem_pg_arg_number(&args, (int64_t) t->until, 8);
-    ngx_http_idem_pg_arg(&args, t->name.len ? t->name.data : NULL,
+    ngx_http_idem_pg_arg_number(args, (int64_t) t->since, 8);
+    ngx_http_idem_pg_arg_number(args, (int64_t) t->until, 8);
+    ngx_http_idem_pg_arg(args, t->name.len ? t->name.data : NULL,
                          t->name.len);
-    ngx_http_idem_pg_arg(&args, t->name.len ? t->value.data : NULL,
+    ngx_http_idem_pg_arg(args, t->name.len ? t->value.data : NULL,
                          t->value.len);
 
     if (t->other.len) {
-        ngx_http_idem_pg_arg_label(conn, &args, &t->other);
+        ngx_http_idem_pg_arg_label(conn, args, &t->other);
 
     } else {
-        ngx_http_idem_pg_arg(&args, NULL, 0);
+        ngx_http_idem_pg_arg(args, NULL, 0);
     }
 
-    ngx_http_idem_pg_arg_number(&args, NGX_HTTP_IDEM_TRAIL_SLICE, 4);
-    ngx_http_idem_pg_arg_number(&args, t->remove, 1);
-
-    return ngx_http_idem_pg_send(conn, call->step, &args);
+    ngx_http_idem_pg_arg_number(args, NGX_HTTP_IDEM_TRAIL_SLICE, 4);
+    ngx_http_idem_pg_arg_number(args, t->remove, 1);
 }
 
 
 /* lines as a JSON array: "[", commas instead of line feeds, "]" at the end */
 
-static ngx_int_t
-ngx_http_idem_pg_trail_log(ngx_http_idem_pg_conn_t *conn,
-    ngx_http_idem_trail_t *t)
+ngx_int_t
+ngx_http_idem_pg_log_args(ngx_http_idem_pg_conn_t *conn,
+    ngx_http_idem_pg_args_t *args, ngx_http_idem_trail_t *t)
 {
-    u_char                    c, *p;
-    size_t                    i;
-    ngx_int_t                 rc;
-    ngx_uint_t                ascii;
-    ngx_http_idem_pg_args_t   args;
+    u_char       c, *p;
+    size_t       i;
+    ngx_uint_t   ascii;
 
     ascii = ngx_http_idem_pg_ascii(conn);
 
@@ -116,16 +99,10 @@ ngx_http_idem_pg_trail_log(ngx_http_idem_pg_conn_t *conn,
 
     p[t->lines.len] = ']';
 
-    args.n = 0;
-    args.last = args.room;
+    args->memory = p;
+    ngx_http_idem_pg_arg(args, p, t->lines.len + 1);
 
-    ngx_http_idem_pg_arg(&args, p, t->lines.len + 1);
-
-    rc = ngx_http_idem_pg_send(conn, NGX_HTTP_IDEM_OP_LOG, &args);
-
-    ngx_free(p);
-
-    return rc;
+    return NGX_OK;
 }
 
 
