@@ -626,7 +626,6 @@ void ngx_http_idem_op_timer(ngx_http_idem_op_t *op,
 
 
 #include "store/ngx_http_idem_remote.h"
-#include "store/ngx_http_idem_store_api.h"
 
 
 #endif /* _NGX_HTTP_IDEM_STORE_H_INCLUDED_ */

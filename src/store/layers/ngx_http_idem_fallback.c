@@ -34,7 +34,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/layers/ngx_http_idem_fallback.h"
+#include "store/layers/ngx_http_idem_layers.h"
 
 
 /* notes of a begin: what the ledger answered */
@@ -175,8 +175,6 @@ ngx_http_idem_fallback_ask_primary(ngx_http_idem_op_t *op, uintptr_t note)
                           && !(note & NGX_HTTP_IDEM_FALLBACK_WAITS_LEDGER));
 }
 
-
-/* as ngx_http_idem_layer_ask(), with another hold and is_waiter */
 
 ngx_int_t
 ngx_http_idem_fallback_ask(ngx_http_idem_op_t *op,
@@ -529,8 +527,6 @@ ngx_http_idem_fallback_cancel(ngx_http_idem_op_t *op)
 }
 
 
-/* releases the lock of a begin or a commit in one of the two stores */
-
 void
 ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op,
     ngx_http_idem_store_t *store)
@@ -574,8 +570,6 @@ ngx_http_idem_fallback_in_use(ngx_http_idem_fallback_t *f)
     return 0;
 }
 
-
-/* the ledger has a record that lives for "life" */
 
 void
 ngx_http_idem_fallback_used(ngx_http_idem_fallback_t *f, ngx_msec_t life)

@@ -17,7 +17,7 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/layers/ngx_http_idem_fallback.h"
+#include "store/layers/ngx_http_idem_layers.h"
 
 
 /* note of the copy of a commit: the primary has it in its outbox only */

@@ -16,7 +16,7 @@
 #include <ngx_event.h>
 
 #include "ngx_http_idem.h"
-#include "store/layers/ngx_http_idem_fallback.h"
+#include "store/layers/ngx_http_idem_layers.h"
 #include "store/zone/ngx_http_idem_zone.h"
 
 

@@ -29,7 +29,6 @@
 #include <ngx_core.h>
 #include <ngx_event.h>
 
-#include "store/layers/ngx_http_idem_fallback.h"
 #include "store/layers/ngx_http_idem_layer.h"
 #include "store/layers/ngx_http_idem_outbox.h"
 #include "store/zone/ngx_http_idem_shared.h"
@@ -94,6 +93,65 @@ extern const ngx_http_idem_backend_t  ngx_http_idem_cache_backend;
 
 /* drops a record that was removed, possibly by another host */
 void ngx_http_idem_cache_drop(ngx_http_idem_cache_t *cache, u_char *id);
+
+
+/* ..._fallback.c: which of the two stores is asked */
+
+/* in shared memory */
+
+typedef struct {
+    ngx_atomic_t                    until;      /* when the last record in the
+                                                   ledger expires; 0: it has
+                                                   none */
+} ngx_http_idem_fallback_sh_t;
+
+
+typedef struct {
+    ngx_http_idem_store_t    store;             /* the combined store */
+    ngx_http_idem_store_t    primary;           /* as declared, but without
+                                                   metrics: the combined store
+                                                   has them */
+    ngx_http_idem_store_t   *declared;
+    ngx_http_idem_store_t   *ledger;
+    ngx_http_idem_store_t    both;              /* only a value for
+                                                   op->where */
+    ngx_http_idem_shared_t   shared;
+    time_t                   logged;            /* last warning of this
+                                                   worker */
+} ngx_http_idem_fallback_t;
+
+
+extern const ngx_http_idem_backend_t  ngx_http_idem_fallback_backend;
+
+#define ngx_http_idem_fallback_conf(op)                                       \
+    ((ngx_http_idem_fallback_t *) (op)->store->conf)
+
+/* as ngx_http_idem_layer_ask(), with another hold and is_waiter */
+ngx_int_t ngx_http_idem_fallback_ask(ngx_http_idem_op_t *op,
+    ngx_http_idem_store_t *store, ngx_http_idem_layer_pt done, uintptr_t note,
+    ngx_uint_t hold, ngx_uint_t is_waiter);
+
+/* releases the lock of a begin or a commit in one of the two stores */
+void ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op,
+    ngx_http_idem_store_t *store);
+
+/* the ledger has a record that lives for "life" */
+void ngx_http_idem_fallback_used(ngx_http_idem_fallback_t *f,
+    ngx_msec_t life);
+
+/* ..._fallback_both.c */
+
+ngx_int_t ngx_http_idem_fallback_both(ngx_http_idem_op_t *op);
+
+/* ..._fallback_conf.c */
+
+/* returns the combined store of the two, which locations share */
+ngx_http_idem_store_t *ngx_http_idem_fallback(ngx_conf_t *cf,
+    ngx_array_t *all, ngx_http_idem_store_t *primary,
+    ngx_http_idem_store_t *ledger);
+ngx_int_t ngx_http_idem_fallback_left(ngx_conf_t *cf);
+char *ngx_http_idem_fallback_init(ngx_conf_t *cf, ngx_array_t *all);
+void ngx_http_idem_fallback_bind(ngx_array_t *all);
 
 
 /* ..._layers_conf.c */

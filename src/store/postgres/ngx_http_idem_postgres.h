@@ -29,7 +29,7 @@
  * module: the file of that may have been replaced and loaded a second time,
  * and symbols would resolve to the old one.  The functions it needs are in a
  * table to which the ngx_module_t of the main module points, see
- * ..._store_api.h.
+ * ..._remote.h.
  */
 
 

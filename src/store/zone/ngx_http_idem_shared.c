@@ -48,8 +48,6 @@ static ngx_int_t ngx_http_idem_shared_table_init(ngx_shm_zone_t *shm_zone,
     void *data);
 
 
-/* makes the name "<prefix>_<name>[_<other>]" */
-
 ngx_int_t
 ngx_http_idem_shared_name(ngx_conf_t *cf, ngx_str_t *dst,
     const char *prefix, ngx_str_t *name, ngx_str_t *other)
