@@ -432,7 +432,7 @@ struct ngx_redis_s {
     ngx_flag_t                   sentinel_tls;
     ngx_flag_t                   tls_verify;
     ngx_str_t                    tls_trusted_certificate;
-    ngx_str_t                    tls_name;
+    ngx_str_t                    tls_name;           /* NUL-terminated      */
     ngx_str_t                    tls_certificate;
     ngx_str_t                    tls_certificate_key;
 #if (NGX_SSL)

@@ -286,7 +286,6 @@ static char *
 ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
 {
 #if (NGX_SSL)
-    u_char              *name;
     ngx_ssl_t           *ssl;
     ngx_pool_cleanup_t  *cln;
 #endif
@@ -335,17 +334,6 @@ ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
     }
 
 #if (NGX_SSL)
-
-    /* OpenSSL needs a NUL-terminated string */
-
-    name = ngx_pnalloc(cf->pool, redis->client.tls_name.len + 1);
-    if (name == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    *ngx_cpymem(name, redis->client.tls_name.data,
-                redis->client.tls_name.len) = '\0';
-    redis->client.tls_name.data = name;
 
     ssl = ngx_pcalloc(cf->pool, sizeof(ngx_ssl_t));
     if (ssl == NULL) {
