@@ -62,10 +62,9 @@
 
 static u_char *ngx_http_idem_redis_record_head(u_char *p,
     ngx_http_idem_op_t *op, ngx_uint_t state, ngx_uint_t reason,
-    uint64_t grace);
+    uint64_t grace, size_t details, size_t size);
 static const char *ngx_http_idem_redis_record_form(ngx_str_t *record);
 static const char *ngx_http_idem_redis_record_check(ngx_str_t *record);
-static uint64_t ngx_http_idem_redis_record_grace(ngx_str_t *record);
 
 
 /*
@@ -117,11 +116,9 @@ ngx_http_idem_redis_record_lock(u_char *p, ngx_http_idem_op_t *op)
         (void) ngx_http_idem_redis_record_life(op, &grace);
     }
 
-    p = ngx_http_idem_redis_record_head(p, op, NGX_HTTP_IDEM_IN_PROGRESS,
-                                        NGX_HTTP_IDEM_REASON_NONE, grace);
-    p = ngx_http_idem_put32(p, (uint32_t) op->details.len);
-
-    return ngx_http_idem_put32(p, 0);
+    return ngx_http_idem_redis_record_head(p, op, NGX_HTTP_IDEM_IN_PROGRESS,
+                                           NGX_HTTP_IDEM_REASON_NONE, grace,
+                                           op->details.len, 0);
 }
 
 
@@ -136,16 +133,15 @@ ngx_http_idem_redis_record_outcome(u_char *p, ngx_http_idem_op_t *op,
 
     (void) ngx_http_idem_redis_record_life(op, &grace);
 
-    p = ngx_http_idem_redis_record_head(p, op, op->state, op->reason, grace);
-    p = ngx_http_idem_put32(p, (uint32_t) details->len);
-
-    return ngx_http_idem_put32(p, (uint32_t) size);
+    return ngx_http_idem_redis_record_head(p, op, op->state, op->reason,
+                                           grace, details->len, size);
 }
 
 
 static u_char *
 ngx_http_idem_redis_record_head(u_char *p, ngx_http_idem_op_t *op,
-    ngx_uint_t state, ngx_uint_t reason, uint64_t grace)
+    ngx_uint_t state, ngx_uint_t reason, uint64_t grace, size_t details,
+    size_t size)
 {
     *p++ = 'i';
     *p++ = 'd';
@@ -161,8 +157,11 @@ ngx_http_idem_redis_record_head(u_char *p, ngx_http_idem_op_t *op,
     p = ngx_cpymem(p, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
 
     ngx_http_idem_claim_encode(p, op->claim);
+    p += NGX_HTTP_IDEM_CLAIM_LEN;
 
-    return p + NGX_HTTP_IDEM_CLAIM_LEN;
+    p = ngx_http_idem_put32(p, (uint32_t) details);
+
+    return ngx_http_idem_put32(p, (uint32_t) size);
 }
 
 
@@ -233,7 +232,7 @@ ngx_http_idem_redis_record_lasts(ngx_http_idem_op_t *op, ngx_str_t *record,
         return 0;
     }
 
-    grace = ngx_http_idem_redis_record_grace(record);
+    grace = ngx_http_idem_get64(record->data + NGX_HTTP_IDEM_REDIS_AT_GRACE);
     state = record->data[NGX_HTTP_IDEM_REDIS_AT_STATE];
 
     if (life == NGX_HTTP_IDEM_REDIS_LIFE_UNKNOWN) {
@@ -371,7 +370,7 @@ ngx_http_idem_redis_record_peek(ngx_str_t *head,
 
     ngx_http_idem_redis_record_details(head, &found->details);
 
-    *grace = ngx_http_idem_redis_record_grace(head);
+    *grace = ngx_http_idem_get64(p + NGX_HTTP_IDEM_REDIS_AT_GRACE);
 
     return NULL;
 }
@@ -446,13 +445,4 @@ ngx_http_idem_redis_record_check(ngx_str_t *record)
     }
 
     return NULL;
-}
-
-
-/* the record must have its full length */
-
-static uint64_t
-ngx_http_idem_redis_record_grace(ngx_str_t *record)
-{
-    return ngx_http_idem_get64(record->data + NGX_HTTP_IDEM_REDIS_AT_GRACE);
 }
