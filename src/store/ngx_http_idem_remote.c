@@ -96,38 +96,31 @@ ngx_http_idem_remote_exit(ngx_http_idem_remote_t *remote)
 ngx_int_t
 ngx_http_idem_remote_ask(ngx_http_idem_op_t *op)
 {
-    if (ngx_http_idem_remote(op)->type->submit(op) == NGX_OK) {
-        return NGX_AGAIN;
-    }
-
-    return ngx_http_idem_remote_end(op);
-}
-
-
-ngx_int_t
-ngx_http_idem_remote_watch(ngx_http_idem_op_t *op)
-{
     ngx_http_idem_remote_t  *remote;
 
     remote = ngx_http_idem_remote(op);
 
-    /* before it is sent: a notification may overtake the reply */
+    if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
 
-    op->woken = 0;
+        /* before it is sent: a notification may overtake the reply */
 
-    ngx_queue_insert_tail(&remote->polls.by_id[op->id[0]],
-                          &op->queue);
+        op->woken = 0;
 
-    remote->nwatches++;
-    remote->type->listen(op);
+        ngx_queue_insert_tail(&remote->polls.by_id[op->id[0]], &op->queue);
+
+        remote->nwatches++;
+        remote->type->listen(op);
+    }
 
     if (remote->type->submit(op) == NGX_OK) {
         return NGX_AGAIN;
     }
 
-    ngx_http_idem_remote_unwatch(op);
+    if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
+        ngx_http_idem_remote_unwatch(op);
+    }
 
-    return NGX_OK;
+    return ngx_http_idem_remote_end(op);
 }
 
 

@@ -92,9 +92,8 @@ void ngx_http_idem_remote_init(ngx_http_idem_remote_t *remote,
     ngx_msec_t timeout);
 void ngx_http_idem_remote_exit(ngx_http_idem_remote_t *remote);
 
-/* for the backend's table: all operations but watch; watch; cancel */
+/* for the backend's table: all operations; cancel */
 ngx_int_t ngx_http_idem_remote_ask(ngx_http_idem_op_t *op);
-ngx_int_t ngx_http_idem_remote_watch(ngx_http_idem_op_t *op);
 void ngx_http_idem_remote_cancel(ngx_http_idem_op_t *op);
 
 /*
@@ -172,7 +171,6 @@ typedef struct {
     ngx_http_idem_api_pt(ngx_http_idem_remote_init, init);
     ngx_http_idem_api_pt(ngx_http_idem_remote_exit, exit);
     ngx_http_idem_api_pt(ngx_http_idem_remote_ask, ask);
-    ngx_http_idem_api_pt(ngx_http_idem_remote_watch, watch);
     ngx_http_idem_api_pt(ngx_http_idem_remote_cancel, cancel);
     ngx_http_idem_api_pt(ngx_http_idem_op_timer, timer);
     ngx_http_idem_api_pt(ngx_http_idem_remote_over, over);

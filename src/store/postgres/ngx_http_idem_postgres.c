@@ -49,7 +49,6 @@ static ngx_int_t ngx_http_idem_pg_init_process(ngx_cycle_t *cycle,
 static void ngx_http_idem_pg_exit_process(ngx_cycle_t *cycle,
     ngx_http_idem_store_t *store);
 static ngx_int_t ngx_http_idem_pg_ask(ngx_http_idem_op_t *op);
-static ngx_int_t ngx_http_idem_pg_watch(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_pg_admin(ngx_http_idem_op_t *op);
 static void ngx_http_idem_pg_cancel(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_pg_stats(ngx_http_idem_store_t *store,
@@ -75,7 +74,7 @@ const ngx_http_idem_backend_t  ngx_http_idem_pg_backend = {
     ngx_http_idem_pg_ask,                    /* renew */
     ngx_http_idem_pg_ask,                    /* commit */
     ngx_http_idem_pg_ask,                    /* release */
-    ngx_http_idem_pg_watch,
+    ngx_http_idem_pg_ask,                    /* watch */
     ngx_http_idem_pg_cancel,
     ngx_http_idem_pg_stats,
     1,                                       /* remote */
@@ -113,13 +112,6 @@ static ngx_int_t
 ngx_http_idem_pg_ask(ngx_http_idem_op_t *op)
 {
     return ngx_http_idem_pg_api->ask(op);
-}
-
-
-static ngx_int_t
-ngx_http_idem_pg_watch(ngx_http_idem_op_t *op)
-{
-    return ngx_http_idem_pg_api->watch(op);
 }
 
 

@@ -69,7 +69,7 @@ const ngx_http_idem_backend_t  ngx_http_idem_redis_backend = {
     ngx_http_idem_remote_ask,                /* renew   */
     ngx_http_idem_remote_ask,                /* commit  */
     ngx_http_idem_remote_ask,                /* release */
-    ngx_http_idem_remote_watch,
+    ngx_http_idem_remote_ask,                /* watch   */
     ngx_http_idem_remote_cancel,
     ngx_http_idem_redis_stats,
     1,                                       /* remote  */
