@@ -38,14 +38,13 @@
 
 
 static ngx_int_t ngx_http_idem_cache_begin(ngx_http_idem_op_t *op);
-static ngx_int_t ngx_http_idem_cache_commit(ngx_http_idem_op_t *op);
+static ngx_int_t ngx_http_idem_cache_pass(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_cache_begun(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_cache_committed(
     ngx_http_idem_op_t *op, uintptr_t note);
 static void ngx_http_idem_cache_fill(ngx_http_idem_cache_t *cache,
     ngx_http_idem_op_t *op, ngx_msec_t left);
-static ngx_int_t ngx_http_idem_cache_admin(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_cache_removed(
     ngx_http_idem_op_t *op, uintptr_t note);
 
@@ -59,13 +58,13 @@ const ngx_http_idem_backend_t  ngx_http_idem_cache_backend = {
     ngx_http_idem_layer_exit_process,
     ngx_http_idem_cache_begin,
     ngx_http_idem_layer_pass,                /* renew */
-    ngx_http_idem_cache_commit,
+    ngx_http_idem_cache_pass,                /* commit */
     ngx_http_idem_layer_pass,                /* release */
     ngx_http_idem_layer_pass,                /* watch */
     ngx_http_idem_layer_cancel,
     NULL,                                  /* stats */
     1,
-    ngx_http_idem_cache_admin,
+    ngx_http_idem_cache_pass,                /* admin */
     NGX_HTTP_IDEM_TRAIL_NONE                 /* see store->trail */
 };
 
@@ -167,11 +166,17 @@ ngx_http_idem_cache_begun(ngx_http_idem_op_t *op, uintptr_t note)
 }
 
 
+/* a record is removed from the store first: a begin could cache it again */
+
 static ngx_int_t
-ngx_http_idem_cache_commit(ngx_http_idem_op_t *op)
+ngx_http_idem_cache_pass(ngx_http_idem_op_t *op)
 {
     return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
-                                   ngx_http_idem_cache_committed, 0);
+                 op->kind == NGX_HTTP_IDEM_OP_COMMIT
+                     ? ngx_http_idem_cache_committed
+                 : op->kind == NGX_HTTP_IDEM_OP_REMOVE
+                     ? ngx_http_idem_cache_removed
+                 : NULL, 0);
 }
 
 
@@ -220,17 +225,6 @@ ngx_http_idem_cache_fill(ngx_http_idem_cache_t *cache,
     }
 
     ngx_http_idem_zone_unlock(&cache->z);
-}
-
-
-/* removed from the store first: otherwise a begin could cache it again */
-
-static ngx_int_t
-ngx_http_idem_cache_admin(ngx_http_idem_op_t *op)
-{
-    return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
-                                   op->kind == NGX_HTTP_IDEM_OP_REMOVE
-                                   ? ngx_http_idem_cache_removed : NULL, 0);
 }
 
 
