@@ -279,6 +279,54 @@ for my $line ('idempotency on', 'idempotency off', 'idempotency_key $arg_a',
     }
 }
 
+# a parameter: neither value can be told to be the meant one
+my $twice = qr/duplicate parameter "\w+=[^"]*" in "\w+" directive/;
+
+for my $line ('_key_format token min=1 min=2', '_key_format token max=9 max=8',
+              '_key_format token quoted=optional min=1 quoted=required',
+              '_fingerprint json arrays=ordered arrays=unordered',
+              '_dedupe body window=1s window=2s',
+              '_dedupe body window=1s when=missing when=always',
+              '_dedupe body window=1s linger=1s linger=$arg_l',
+              '_dedupe body action=replay window=1s action=reject',
+              '_dedupe json:a window=1s normalize=url normalize=url',
+              '_log logs/e level=info level=warn',
+              '_log logs/e sample=1 level=info sample=0.5')
+{
+    refuses('location', "idempotency on; idempotency$line;", 0, $twice);
+}
+
+for my $line ('breaker fails=1 fails=2', 'breaker reset=1s fails=2 reset=2s',
+              'cache c:1m ttl=1s ttl=2s', 'replicas 1 timeout=1s timeout=2s')
+{
+    refuses('http', "idempotency_store a redis { server 127.0.0.1:1; $line; }",
+            0, $twice);
+}
+
+# lists may be given in parts
+takes('location', "idempotency_$_;")
+    for 'fingerprint json exclude=a exclude=b include=/c include=/d',
+        'dedupe json:u window=1s normalize=url strip=a strip=b';
+
+# a member or a field of one name, and "off" beside a list
+for my $pair ([ 'replay_json a 1', 'replay_json /a 2' ],
+              [ 'replay_json a 1', 'replay_json off' ],
+              [ 'replay_json off', 'replay_json a 1' ],
+              [ 'log_field a 1', 'log_field a 2' ],
+              [ 'log_field a 1', 'log_field off' ],
+              [ 'log_field off', 'log_field a 1' ],
+              [ 'hide_header off', 'hide_header A' ],
+              [ 'keep_header A', 'keep_header off' ],
+              [ 'keep_json /a=1', 'keep_json off' ])
+{
+    refuses('server', join("\n", map "idempotency_$_;", @$pair), 1,
+            qr/"idempotency_\w+" directive is duplicate/);
+}
+
+refuses('server', "idempotency_$_;", 0, 'invalid value', 'off')
+    for 'replay_json a', 'log_field a', 'hide_header off A',
+        'keep_header A off';
+
 
 
 === TEST 4: the wrong place

@@ -330,7 +330,7 @@ typedef struct {
 
 
 /* ..._conf.c, ..._conf_body.c, ..._conf_key.c, ..._conf_log.c,
-   ..._conf_store.c, ..._directives.c */
+   ..._conf_params.c, ..._conf_store.c, ..._directives.c */
 
 void *ngx_http_idem_create_main_conf(ngx_conf_t *cf);
 ngx_http_idem_store_t *ngx_http_idem_find_store(
@@ -355,6 +355,8 @@ char *ngx_http_idem_conf_member(ngx_conf_t *cf, ngx_str_t *value,
     ngx_str_t *name);
 ngx_uint_t ngx_http_idem_conf_option(ngx_str_t *value, const char *name,
     ngx_str_t *text);
+ngx_int_t ngx_http_idem_conf_none(ngx_conf_t *cf, ngx_array_t **list);
+char *ngx_http_idem_conf_once(ngx_conf_t *cf, ngx_uint_t first);
 ngx_uint_t ngx_http_idem_conf_next(ngx_str_t *list, ngx_str_t *name);
 void *ngx_http_idem_conf_add(ngx_conf_t *cf, ngx_array_t **array,
     size_t size);
@@ -381,6 +383,7 @@ ngx_http_idem_setter_t
     ngx_http_idem_conf_store, ngx_http_idem_conf_switch,
     ngx_http_idem_conf_key, ngx_http_idem_conf_key_format,
     ngx_http_idem_conf_group, ngx_http_idem_conf_names,
+    ngx_http_idem_conf_header_names,
     ngx_http_idem_conf_values, ngx_http_idem_conf_value,
     ngx_http_idem_conf_choice, ngx_http_idem_conf_fingerprint,
     ngx_http_idem_conf_dedupe, ngx_http_idem_conf_on_off,

@@ -80,6 +80,10 @@ ngx_http_idem_conf_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     canonical->mode = mode;
 
+    if (ngx_http_idem_conf_once(cf, 2) != NGX_CONF_OK) {
+        return NGX_CONF_ERROR;
+    }
+
     for (i = 2; i < cf->args->nelts; i++) {
 
         if (canonical->mode == NGX_HTTP_IDEM_FINGERPRINT_RAW
@@ -156,7 +160,7 @@ ngx_http_idem_conf_canonical(ngx_conf_t *cf,
 }
 
 
-/* idempotency_replay_json <member> <value>, repeats */
+/* idempotency_replay_json <member> <value>, repeats; or off */
 
 char *
 ngx_http_idem_conf_replay_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -164,9 +168,26 @@ ngx_http_idem_conf_replay_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
     ngx_str_t                      *value;
-    ngx_http_idem_replay_member_t  *member;
+    ngx_http_idem_replay_member_t  *member, *set;
 
     value = cf->args->elts;
+
+    switch (ngx_http_idem_conf_none(cf, &ilcf->replay_json)) {
+
+    case NGX_OK:
+        return NGX_CONF_OK;
+
+    case NGX_ABORT:
+        return "is duplicate";
+
+    default: /* NGX_DECLINED */
+        break;
+    }
+
+    if (cf->args->nelts == 2) {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is a member and its value, or \"off\"");
+    }
 
     member = ngx_http_idem_conf_add(cf, &ilcf->replay_json,
                                     sizeof(ngx_http_idem_replay_member_t));
@@ -195,6 +216,12 @@ ngx_http_idem_conf_replay_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         }
     }
 
+    for (set = ilcf->replay_json->elts; set < member; set++) {
+        if (ngx_http_idem_conf_same(&set->member, &member->member)) {
+            return "is duplicate";
+        }
+    }
+
     if (ngx_strncmp(value[2].data, "json:", 5) != 0) {
         return ngx_http_idem_conf_complex(cf, &value[2], &member->value);
     }
@@ -212,7 +239,7 @@ ngx_http_idem_conf_replay_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* idempotency_keep_json <pointer>=[!]<value> ... */
+/* idempotency_keep_json <pointer>=[!]<value> ... | off */
 
 char *
 ngx_http_idem_conf_keep_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -227,6 +254,10 @@ ngx_http_idem_conf_keep_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     if (ilcf->keep_json != NGX_CONF_UNSET_PTR) {
         return "is duplicate";
+    }
+
+    if (ngx_http_idem_conf_none(cf, &ilcf->keep_json) == NGX_OK) {
+        return NGX_CONF_OK;
     }
 
     ilcf->keep_json = ngx_array_create(cf->pool, cf->args->nelts,

@@ -83,6 +83,10 @@ ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     dedupe->name = value[1];
 
+    if (ngx_http_idem_conf_once(cf, 2) != NGX_CONF_OK) {
+        return NGX_CONF_ERROR;
+    }
+
     for (i = 2; i < cf->args->nelts; i++) {
         if (ngx_http_idem_conf_dedupe_option(cf, dedupe, &value[i])
             != NGX_CONF_OK)

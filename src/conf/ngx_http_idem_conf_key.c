@@ -244,6 +244,10 @@ ngx_http_idem_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     format->kind = kind;
 
+    if (ngx_http_idem_conf_once(cf, 2) != NGX_CONF_OK) {
+        return NGX_CONF_ERROR;
+    }
+
     for (i = 2; i < cf->args->nelts; i++) {
         if (ngx_http_idem_conf_key_option(cf, format, &value[i])
             != NGX_CONF_OK)

@@ -86,7 +86,7 @@ ngx_http_idem_conf_actor(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* idempotency_log_field <name> <value>, repeats */
+/* idempotency_log_field <name> <value>, repeats; or off */
 
 char *
 ngx_http_idem_conf_log_field(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
@@ -99,6 +99,23 @@ ngx_http_idem_conf_log_field(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_http_idem_log_field_t  *field, *added;
 
     value = cf->args->elts;
+
+    switch (ngx_http_idem_conf_none(cf, &ilcf->log_fields)) {
+
+    case NGX_OK:
+        return NGX_CONF_OK;
+
+    case NGX_ABORT:
+        return "is duplicate";
+
+    default: /* NGX_DECLINED */
+        break;
+    }
+
+    if (cf->args->nelts == 2) {
+        return ngx_http_idem_conf_invalid(cf, &value[1],
+                             "it is a name and its value, or \"off\"");
+    }
 
     for (i = 0; i < value[1].len; i++) {
         ch = value[1].data[i];

@@ -108,6 +108,10 @@ ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         }
     }
 
+    if (ngx_http_idem_conf_once(cf, 2) != NGX_CONF_OK) {
+        return NGX_CONF_ERROR;
+    }
+
     for (i = 2; i < cf->args->nelts; i++) {
         if (ngx_http_idem_conf_log_option(cf, log, &value[i])
             != NGX_CONF_OK)

@@ -143,6 +143,10 @@ ngx_http_idem_conf_store_directive(ngx_conf_t *cf,
     store = conf;
     value = cf->args->elts;
 
+    if (ngx_http_idem_conf_once(cf, 1) != NGX_CONF_OK) {
+        return NGX_CONF_ERROR;
+    }
+
     c = ngx_http_idem_store_command(store->backend->commands, &value[0]);
 
     if (c) {

@@ -45,6 +45,37 @@ ngx_http_idem_choices_t  ngx_http_idem_sizes = {
 };
 
 
+/* a list of header names, or "off" */
+
+char *
+ngx_http_idem_conf_header_names(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    char  *p = conf;
+
+    ngx_str_t     *value;
+    ngx_uint_t     i;
+    ngx_array_t  **names;
+
+    names = (ngx_array_t **) (p + cmd->offset);
+
+    if (ngx_http_idem_conf_none(cf, names) == NGX_OK) {
+        return NGX_CONF_OK;
+    }
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts && cf->args->nelts > 2; i++) {
+        if (ngx_http_idem_conf_is(&value[i], "off")) {
+            return ngx_http_idem_conf_invalid(cf, &value[i],
+                                              "\"off\" stands alone");
+        }
+    }
+
+    return ngx_http_idem_conf_names(cf, cmd, conf);
+}
+
+
 /* a list of method or header names */
 
 char *
@@ -506,133 +537,6 @@ ngx_http_idem_conf_status(ngx_conf_t *cf, ngx_str_t *value,
 
     for ( /* void */ ; first <= last; first++) {
         in->bits[first / 32] |= (uint32_t) 1 << (first % 32);
-    }
-
-    return NGX_CONF_OK;
-}
-
-
-char *
-ngx_http_idem_conf_complex(ngx_conf_t *cf, ngx_str_t *value,
-    ngx_http_complex_value_t *cv)
-{
-    ngx_http_compile_complex_value_t  ccv;
-
-    ngx_memzero(&ccv, sizeof(ngx_http_compile_complex_value_t));
-
-    ccv.cf = cf;
-    ccv.value = value;
-    ccv.complex_value = cv;
-
-    return ngx_http_compile_complex_value(&ccv) == NGX_OK
-           ? NGX_CONF_OK : NGX_CONF_ERROR;
-}
-
-
-/* of "<name>=<text>", with "=" in the name: whether it is, and the text */
-
-ngx_uint_t
-ngx_http_idem_conf_option(ngx_str_t *value, const char *name, ngx_str_t *text)
-{
-    size_t  len;
-
-    len = ngx_strlen(name);
-
-    if (value->len <= len || ngx_strncmp(value->data, name, len) != 0) {
-        return 0;
-    }
-
-    text->data = value->data + len;
-    text->len = value->len - len;
-
-    return 1;
-}
-
-
-/* the next name of a list that is separated by commas; 0 after the last one */
-
-ngx_uint_t
-ngx_http_idem_conf_next(ngx_str_t *list, ngx_str_t *name)
-{
-    u_char  *p, *last;
-
-    if (list->data == NULL) {
-        return 0;
-    }
-
-    last = list->data + list->len;
-    p = ngx_strlchr(list->data, last, ',');
-
-    name->data = list->data;
-    name->len = (p ? p : last) - list->data;
-
-    list->data = p ? p + 1 : NULL;
-    list->len = p ? last - list->data : 0;
-
-    return 1;
-}
-
-
-/* adds a zeroed element to an array, which may be NULL or unset */
-
-void *
-ngx_http_idem_conf_add(ngx_conf_t *cf, ngx_array_t **array, size_t size)
-{
-    void  *element;
-
-    if (*array == NULL || *array == NGX_CONF_UNSET_PTR) {
-        *array = ngx_array_create(cf->pool, 4, size);
-        if (*array == NULL) {
-            return NULL;
-        }
-    }
-
-    element = ngx_array_push(*array);
-
-    if (element) {
-        ngx_memzero(element, size);
-    }
-
-    return element;
-}
-
-
-char *
-ngx_http_idem_conf_part(ngx_conf_t *cf, ngx_array_t **names, ngx_str_t *name)
-{
-    ngx_str_t  *s;
-
-    s = ngx_http_idem_conf_add(cf, names, sizeof(ngx_str_t));
-    if (s == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    *s = *name;
-
-    return NGX_CONF_OK;
-}
-
-
-/* a list of names and JSON Pointers that is separated by commas */
-
-char *
-ngx_http_idem_conf_parts(ngx_conf_t *cf, ngx_array_t **names,
-    ngx_str_t *value, ngx_str_t *list)
-{
-    ngx_str_t  name;
-
-    while (ngx_http_idem_conf_next(list, &name)) {
-
-        if (name.len == 0) {
-            return ngx_http_idem_conf_invalid(cf, value, "a name is empty");
-        }
-
-        if ((name.data[0] == '/'
-             && ngx_http_idem_conf_pointer(cf, value, &name) != NGX_CONF_OK)
-            || ngx_http_idem_conf_part(cf, names, &name) != NGX_CONF_OK)
-        {
-            return NGX_CONF_ERROR;
-        }
     }
 
     return NGX_CONF_OK;

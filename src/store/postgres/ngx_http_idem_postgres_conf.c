@@ -347,6 +347,14 @@ ngx_http_idem_pg_set_purge(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     for (i = 2; i < cf->args->nelts; i++) {
 
         if (ngx_strcmp(value[i].data, "archive") == 0) {
+
+            if (pg->purge_archive) {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "duplicate parameter \"archive\" in "
+                                   "\"purge\" directive");
+                return NGX_CONF_ERROR;
+            }
+
             pg->purge_archive = 1;
             continue;
         }

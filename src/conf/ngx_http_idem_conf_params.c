@@ -1,0 +1,229 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * Parameters of directives: values with variables, name=value, lists.
+ *
+ * Called by the handlers of the directives.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "conf/ngx_http_idem_conf.h"
+
+
+char *
+ngx_http_idem_conf_complex(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_http_complex_value_t *cv)
+{
+    ngx_http_compile_complex_value_t  ccv;
+
+    ngx_memzero(&ccv, sizeof(ngx_http_compile_complex_value_t));
+
+    ccv.cf = cf;
+    ccv.value = value;
+    ccv.complex_value = cv;
+
+    return ngx_http_compile_complex_value(&ccv) == NGX_OK
+           ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+/* of "<name>=<text>", with "=" in the name: whether it is, and the text */
+
+ngx_uint_t
+ngx_http_idem_conf_option(ngx_str_t *value, const char *name, ngx_str_t *text)
+{
+    size_t  len;
+
+    len = ngx_strlen(name);
+
+    if (value->len <= len || ngx_strncmp(value->data, name, len) != 0) {
+        return 0;
+    }
+
+    text->data = value->data + len;
+    text->len = value->len - len;
+
+    return 1;
+}
+
+
+/*
+ * "off" alone, where a list would be inherited: NGX_OK; NGX_DECLINED if it is
+ * something else, NGX_ABORT if the level has "off" or a list already
+ */
+
+ngx_int_t
+ngx_http_idem_conf_none(ngx_conf_t *cf, ngx_array_t **list)
+{
+    ngx_str_t  *value;
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts != 2 || !ngx_http_idem_conf_is(&value[1], "off")) {
+        return *list == NULL ? NGX_ABORT : NGX_DECLINED;
+    }
+
+    if (*list != NGX_CONF_UNSET_PTR) {
+        return NGX_ABORT;
+    }
+
+    *list = NULL;
+
+    return NGX_OK;
+}
+
+
+/*
+ * Refuses a parameter that is given twice, as in "min=1 min=2".  Lists that
+ * are separated by commas may be given in parts.
+ */
+
+char *
+ngx_http_idem_conf_once(ngx_conf_t *cf, ngx_uint_t first)
+{
+    u_char      *p;
+    size_t       len;
+    ngx_str_t   *value, *list;
+    ngx_uint_t   i, k;
+
+    static ngx_str_t  lists[] = {
+        ngx_string("exclude"), ngx_string("include"), ngx_string("strip"),
+        ngx_null_string
+    };
+
+    value = cf->args->elts;
+
+    for (i = first + 1; i < cf->args->nelts; i++) {
+
+        p = ngx_strlchr(value[i].data, value[i].data + value[i].len, '=');
+
+        if (p == NULL) {
+            continue;
+        }
+
+        len = p - value[i].data;
+
+        for (list = lists; list->len; list++) {
+            if (list->len == len
+                && ngx_strncmp(list->data, value[i].data, len) == 0)
+            {
+                break;
+            }
+        }
+
+        if (list->len) {
+            continue;
+        }
+
+        for (k = first; k < i; k++) {
+            if (value[k].len > len
+                && ngx_strncmp(value[k].data, value[i].data, len + 1) == 0)
+            {
+                ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                                   "duplicate parameter \"%V\" in \"%V\" "
+                                   "directive", &value[i], &value[0]);
+                return NGX_CONF_ERROR;
+            }
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* the next name of a list that is separated by commas; 0 after the last one */
+
+ngx_uint_t
+ngx_http_idem_conf_next(ngx_str_t *list, ngx_str_t *name)
+{
+    u_char  *p, *last;
+
+    if (list->data == NULL) {
+        return 0;
+    }
+
+    last = list->data + list->len;
+    p = ngx_strlchr(list->data, last, ',');
+
+    name->data = list->data;
+    name->len = (p ? p : last) - list->data;
+
+    list->data = p ? p + 1 : NULL;
+    list->len = p ? last - list->data : 0;
+
+    return 1;
+}
+
+
+/* adds a zeroed element to an array, which may be NULL or unset */
+
+void *
+ngx_http_idem_conf_add(ngx_conf_t *cf, ngx_array_t **array, size_t size)
+{
+    void  *element;
+
+    if (*array == NULL || *array == NGX_CONF_UNSET_PTR) {
+        *array = ngx_array_create(cf->pool, 4, size);
+        if (*array == NULL) {
+            return NULL;
+        }
+    }
+
+    element = ngx_array_push(*array);
+
+    if (element) {
+        ngx_memzero(element, size);
+    }
+
+    return element;
+}
+
+
+char *
+ngx_http_idem_conf_part(ngx_conf_t *cf, ngx_array_t **names, ngx_str_t *name)
+{
+    ngx_str_t  *s;
+
+    s = ngx_http_idem_conf_add(cf, names, sizeof(ngx_str_t));
+    if (s == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    *s = *name;
+
+    return NGX_CONF_OK;
+}
+
+
+/* a list of names and JSON Pointers that is separated by commas */
+
+char *
+ngx_http_idem_conf_parts(ngx_conf_t *cf, ngx_array_t **names,
+    ngx_str_t *value, ngx_str_t *list)
+{
+    ngx_str_t  name;
+
+    while (ngx_http_idem_conf_next(list, &name)) {
+
+        if (name.len == 0) {
+            return ngx_http_idem_conf_invalid(cf, value, "a name is empty");
+        }
+
+        if ((name.data[0] == '/'
+             && ngx_http_idem_conf_pointer(cf, value, &name) != NGX_CONF_OK)
+            || ngx_http_idem_conf_part(cf, names, &name) != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
