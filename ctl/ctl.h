@@ -66,6 +66,13 @@ typedef struct {
 extern ctl_options_t  o;
 extern CURL          *ctl_curl;
 
+/*
+ * With --json: a part of the document is out, so that an error has to go into
+ * it and can't be a document of its own; and the text of that error
+ */
+extern int            ctl_began;
+extern char           ctl_error[512];
+
 
 /* the commands: an exit code */
 
@@ -105,6 +112,9 @@ void ctl_say(const char *fmt, ...);
 /* appends, as libcurl calls it; there is a NUL behind */
 size_t ctl_gather(char *p, size_t size, size_t n, void *data);
 void ctl_add(ctl_text_t *text, const char *s);
+
+/* to stdout, as a JSON string */
+void ctl_quoted(const char *s);
 
 /* an argument of an address, encoded, behind "?" or "&"; NULL: none */
 void ctl_arg(ctl_text_t *path, const char *name, const char *value);

@@ -25,6 +25,13 @@
 #define CTL_SOCKET  "unix:"
 
 
+int   ctl_began;
+char  ctl_error[512];
+
+
+static void ctl_reason(const char *text);
+
+
 void
 ctl_say(const char *fmt, ...)
 {
@@ -132,6 +139,37 @@ ctl_arg(ctl_text_t *path, const char *name, const char *value)
 }
 
 
+/* keeps why an answer failed, for a document that is half written */
+
+static void
+ctl_reason(const char *text)
+{
+    snprintf(ctl_error, sizeof(ctl_error), "%s", text);
+}
+
+
+void
+ctl_quoted(const char *s)
+{
+    putchar('"');
+
+    for ( /* void */ ; *s; s++) {
+
+        if (*s == '"' || *s == '\\') {
+            printf("\\%c", *s);
+
+        } else if ((unsigned char) *s < 0x20) {
+            printf("\\u%04x", (unsigned char) *s);
+
+        } else {
+            putchar(*s);
+        }
+    }
+
+    putchar('"');
+}
+
+
 /* sets the address; "unix:<socket>:/path/" or one of HTTP */
 
 int
@@ -147,6 +185,14 @@ ctl_address(const char *path)
     if (base == NULL || *base == '\0') {
         ctl_say("where? Say --url, or set IDEMPOTENCY_URL");
         return CTL_USAGE;
+    }
+
+    /* as nginx has it in proxy_pass */
+
+    if (strncmp(base, "http://" CTL_SOCKET, sizeof("http://" CTL_SOCKET) - 1)
+        == 0)
+    {
+        base += sizeof("http://") - 1;
     }
 
     if (strncmp(base, CTL_SOCKET, sizeof(CTL_SOCKET) - 1) == 0) {
@@ -200,6 +246,7 @@ ctl_ask(const char *method, const char *path, ctl_text_t *body, long *status)
     code = curl_easy_perform(ctl_curl);
 
     if (code != CURLE_OK) {
+        ctl_reason(curl_easy_strerror(code));
         ctl_say("%s: %s", o.url, curl_easy_strerror(code));
         return CTL_FAILED;
     }
@@ -314,9 +361,11 @@ ctl_refused(long status, ctl_text_t *body)
     v = ctl_json_parse(body->data);
     text = ctl_string(ctl_json_get(v, "error"), "message", NULL);
 
-    if (o.json && v) {
+    if (o.json && v && !ctl_began) {
         fwrite(body->data, 1, body->len, stdout);
     }
+
+    ctl_reason(text ? text : "refused");
 
     if (text) {
         ctl_say("%s", text);
@@ -365,6 +414,7 @@ int
 ctl_records(ctl_text_t *path)
 {
     int          rc;
+    char        *e;
     ctl_json_t  *v, *stores;
     const char  *name;
 
@@ -390,9 +440,12 @@ ctl_records(ctl_text_t *path)
     path->data = NULL;
     path->len = 0;
 
-    ctl_add(path, "records/");
-    ctl_add(path, name);
+    e = curl_easy_escape(ctl_curl, name, 0);
 
+    ctl_add(path, "records/");
+    ctl_add(path, e);
+
+    curl_free(e);
     ctl_json_free(v);
 
     return CTL_OK;

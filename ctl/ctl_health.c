@@ -5,7 +5,7 @@
  */
 
 /*
- * health: each store is asked by the location.
+ * health: each store, or that of --store, is asked by the location.
  */
 
 
@@ -21,11 +21,15 @@ ctl_health(void)
 {
     int          rc;
     long         status;
-    ctl_text_t   body;
+    ctl_text_t   path = { NULL, 0 }, body;
     ctl_json_t  *stores, *s;
     const char  *state;
 
-    rc = ctl_ask("GET", "health", &body, &status);
+    ctl_add(&path, "health");
+    ctl_arg(&path, "store", o.store);
+
+    rc = ctl_ask("GET", path.data, &body, &status);
+    free(path.data);
 
     if (rc != CTL_OK) {
         return rc;

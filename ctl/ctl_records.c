@@ -158,6 +158,12 @@ ctl_inspect(void)
 int
 ctl_list(void)
 {
+    if (o.record || o.key) {
+        ctl_say("%s names one record: that is \"inspect\"",
+                o.record ? "--record" : "--key");
+        return CTL_USAGE;
+    }
+
     return ctl_pages("GET");
 }
 
@@ -369,6 +375,47 @@ ctl_join(ctl_text_t *body, long n)
 
     fputs(n ? ",\n" : "{\"records\":[", stdout);
     fwrite(first + 1, 1, last - first - 1, stdout);
+
+    ctl_began = 1;
+}
+
+
+/*
+ * The end of all pages.  With an error in the middle it tells what was deleted
+ * before, and is still one document.
+ */
+
+static void
+ctl_end(int list, long n, int rc)
+{
+    if (o.json) {
+
+        if (rc != CTL_OK && !ctl_began) {
+            return;                             /* it was the whole answer */
+        }
+
+        fputs(ctl_began ? "]" : "{\"records\":[]", stdout);
+
+        if (!list) {
+            printf(",\"deleted\":%ld,\"matched\":%ld,\"dry_run\":%s",
+                   o.dry_run ? 0 : n, n, o.dry_run ? "true" : "false");
+        }
+
+        if (rc != CTL_OK) {
+            fputs(",\"error\":{\"message\":", stdout);
+            ctl_quoted(ctl_error);
+            putchar('}');
+        }
+
+        fputs("}\n", stdout);
+
+    } else if (!list && (rc == CTL_OK || n)) {
+        printf("%s %ld record%s\n", o.dry_run ? "would delete" : "deleted",
+               n, n == 1 ? "" : "s");
+
+    } else if (n == 0 && rc == CTL_OK) {
+        printf("no records\n");
+    }
 }
 
 
@@ -398,6 +445,7 @@ ctl_pages(const char *method)
         rc = ctl_next(method, &base, o.state, n, &cursor, &body, &v);
 
         if (rc != CTL_OK) {
+            ctl_end(list, n, rc);
             return rc;
         }
 
@@ -424,23 +472,7 @@ ctl_pages(const char *method)
         fputs("\r\033[K", stderr);
     }
 
-    if (o.json) {
-        fputs(n ? "]" : "{\"records\":[]", stdout);
-
-        if (!list) {
-            printf(",\"deleted\":%ld,\"matched\":%ld,\"dry_run\":%s",
-                   o.dry_run ? 0 : n, n, o.dry_run ? "true" : "false");
-        }
-
-        fputs("}\n", stdout);
-
-    } else if (!list) {
-        printf("%s %ld record%s\n", o.dry_run ? "would delete" : "deleted",
-               n, n == 1 ? "" : "s");
-
-    } else if (n == 0) {
-        printf("no records\n");
-    }
+    ctl_end(list, n, CTL_OK);
 
     return CTL_OK;
 }
@@ -451,7 +483,7 @@ ctl_pages(const char *method)
 int
 ctl_stats(void)
 {
-    int          rc, several;
+    int          rc, one, several;
     ctl_json_t  *v, *stores, *store;
 
     if (o.store) {
@@ -466,17 +498,38 @@ ctl_stats(void)
 
     several = (stores->child->next != NULL);
 
-    for (store = stores->child; store && rc == CTL_OK; store = store->next) {
-        o.store = store->text;
-
-        if (o.json && several) {
-            fputs(store == stores->child ? "{\"stores\":[" : ",", stdout);
-        }
-
-        rc = ctl_count(several ? o.store : NULL);
+    if (o.json && several) {
+        fputs("{\"stores\":[", stdout);
+        ctl_began = 1;
     }
 
-    if (o.json && several && rc == CTL_OK) {
+    for (store = stores->child; store; store = store->next) {
+        o.store = store->text;
+
+        if (o.json && store != stores->child) {
+            putchar(',');
+        }
+
+        one = ctl_count(several ? o.store : NULL);
+
+        if (one != CTL_OK && ctl_began) {
+            fputs("{\"name\":", stdout);
+            ctl_quoted(o.store);
+            fputs(",\"error\":{\"message\":", stdout);
+            ctl_quoted(ctl_error);
+            fputs("}}", stdout);
+        }
+
+        /* the stores behind one that does not answer may do so */
+
+        rc = (one > rc) ? one : rc;
+
+        if (one == CTL_FAILED) {
+            break;
+        }
+    }
+
+    if (ctl_began) {
         fputs("]}\n", stdout);
     }
 
@@ -533,7 +586,9 @@ ctl_count(const char *name)
         putchar('{');
 
         if (name) {
-            printf("\"name\":\"%s\",", name);
+            fputs("\"name\":", stdout);
+            ctl_quoted(name);
+            putchar(',');
         }
 
         printf("\"in_progress\":%ld,\"completed\":%ld,\"unusable\":%ld}%s",

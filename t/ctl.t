@@ -246,6 +246,8 @@ my $id = post('/ok?op=s', $key)->header('X-Record');
 
 like(scalar(ctl($url, 'inspect', '--record', $id)), qr/^state +completed/m,
      'by a socket');
+like(scalar(ctl("http://$url", 'inspect', '--record', $id)),
+     qr/^state +completed/m, 'written as in proxy_pass');
 
 my $pid = open my $tail, '-|', 'build/idempotencyctl', '--url', $url, 'tail',
                '--key', $key or die $!;
@@ -374,10 +376,19 @@ if ($pid == 0) {
 
         my ($cursor) = $head =~ /cursor=(\w+)/;
         my ($ids, $next) = @{ $page{ $cursor // '' } };
-        my $body = '{"records":[' . join(",\n", map { "{\"record\":\"$_\"}" }
+        my $status = '200 OK';
+
+        if ($head =~ m{ /broken/}) {
+            ($ids, $next) = ('x', 'c2') if $cursor && $cursor eq 'c1';
+            $status = '503 Away' if $cursor && $cursor eq 'c2';
+        }
+
+        my $body = $status ne '200 OK'
+                   ? '{"ok":false,"error":{"message":"Store \"s\" is away."}}'
+                   : '{"records":[' . join(",\n", map { "{\"record\":\"$_\"}" }
                                                  split //, $ids) . ']'
                    . ($next ? ",\"cursor\":\"$next\"" : '') . "}\n";
-        print $c "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: "
+        print $c "HTTP/1.1 $status\r\nConnection: close\r\nContent-Length: "
                  . length($body) . "\r\n\r\n$body";
         close $c;
     }
@@ -399,12 +410,88 @@ like(scalar(qx(script -qefc "build/idempotencyctl --url $url --store s list" /de
      qr/\r2 so far .*\r\e\[K/s, 'how far it is, on a terminal');
 unlike(scalar(ctl($url, '--store', 's', 'list')), qr/so far/, 'and only there');
 
+# a page that is refused: still one document, with what was done before
+
+for ([ 'list' ], [ 'purge --tenant x', 3 ]) {
+    my ($command, $deleted) = @$_;
+    my $said = qx(build/idempotencyctl --url ${url}broken/ --json --store s $command 2>/dev/null);
+    is($? >> 8, 1, "$command: a page is refused");
+
+    my $json = eval { decode_json($said) };
+    is(join('', map { $_->{record} } @{ $json->{records} || [] }), 'abx',
+       'one document');
+    is($json->{deleted}, $deleted, 'and what was deleted');
+    is($json->{error}{message}, 'Store "s" is away.', 'and why no more');
+}
+
+my ($said, $status) = ctl("${url}broken/", '--store', 's', 'purge', '--tenant',
+                          'x');
+is($status, 1, 'for people');
+like($said, qr/^deleted 3 records$/m, 'what was deleted');
+like($said, qr/is away/, 'and why no more');
+
 kill 'KILL', $pid;
 waitpid $pid, 0;
 
 
 
-=== TEST 8: who may ask is nginx's to say, and who asked is told
+=== TEST 8: one store does not answer, another has an odd name
+--- http_config
+    idempotency_store away redis { server 127.0.0.1:$TEST_NGINX_DEAD_PORT; }
+    idempotency_store 'a "b\\' memory { zone odd:1m; }
+--- config eval
+$::api . <<'_EOC_'
+    location /odd/ {
+        idempotency        'a "b\\';
+        idempotency_scope  api;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT/;
+    }
+_EOC_
+--- client
+my $odd = 'a "b\\';
+my $url = "http://127.0.0.1:$port/ops/";
+post('/odd/ok?op=a', new_key());
+
+my $json = eval { decode_json(scalar qx(build/idempotencyctl --url $url stats --json 2>/dev/null)) };
+is($? >> 8, 1, 'stats: one does not answer');
+my %store = map { $_->{name} => $_ } @{ $json->{stores} || [] };
+
+is($store{$odd}{completed}, 1, 'the one behind it is counted');
+like($store{away}{error}{message}, qr/does not answer/, 'why not, in JSON');
+is($store{away}{completed}, undef, 'and no figure');
+
+my ($out, $code) = ctl('stats');
+is($code, 1, 'for people, too');
+like($out, qr/Store "away" does not answer/, 'why not');
+like($out, qr/^\Q$odd\E\n  in_progress  0\n  completed    1$/m, 'and the others');
+
+like(scalar(ctl('list', '--store', $odd)), qr/ completed /, 'named in an address');
+
+is((ctl('health'))[1], 1, 'health of all');
+($out, $code) = ctl('health', '--store', $odd);
+is($code, 0, 'health of one');
+like($out, qr/^\Q$odd\E +ok +\d+ms *\n\z/, 'and of no other');
+is((ctl('health', '--store', 'away'))[1], 1, 'of the one that is away');
+($out, $code) = ctl('health', '--store', 'nowhere');
+is($code, 1, 'of none');
+like($out, qr/There is no such store/, 'why');
+
+is(http_get('/ops/health')->status, 503, 'the location: all');
+my $r = http_get('/ops/health?store=a+%22b%5C' =~ s/\+/%20/r);
+is($r->status, 200, 'one');
+is(scalar @{ $r->json->{stores} }, 1, 'alone');
+is(http_get('/ops/health?store=away')->status, 503, 'the one that is away');
+$r = http_get('/ops/health?store=nowhere');
+is($r->status, 404, 'none');
+is($r->json->{error}{code}, 'STORE_UNKNOWN', 'says so');
+
+($out, $code) = ctl('list', '--store', $odd, '--key', 'k');
+is($code, 2, 'a list is not of one key');
+like($out, qr/that is "inspect"/, 'says so');
+
+
+
+=== TEST 9: who may ask is nginx's to say, and who asked is told
 --- config eval
 $::api . <<'_EOC_'
     idempotency_log  $TEST_NGINX_SERVER_ROOT/logs/events.json;

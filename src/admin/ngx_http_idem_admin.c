@@ -163,7 +163,7 @@ ngx_http_idem_admin_handler(ngx_http_request_t *r)
     }
 
     if (ngx_http_idem_conf_is(&tail, "health")) {
-        return ngx_http_idem_admin_health(r);
+        return ngx_http_idem_admin_health(r, args);
     }
 
     if (ngx_http_idem_conf_is(&tail, "events")) {
@@ -226,13 +226,14 @@ ngx_http_idem_admin_stored(ngx_http_request_t *r, ngx_str_t *args)
     mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
     store = ngx_http_idem_find_store(mcf, &args[NGX_HTTP_IDEM_ARG_STORE]);
 
-    if (store == NULL || !store->trail) {
-        return ngx_http_idem_admin_error(r, NGX_HTTP_NOT_FOUND,
-                      store ? "NO_EVENTS" : "STORE_UNKNOWN",
-                      store ? "This store keeps no events: ask without "
-                              "\"store\" for those of this nginx."
-                            : "There is no such store. GET on the address of "
-                              "the location names those there are.");
+    if (store == NULL) {
+        return ngx_http_idem_admin_no_store(r);
+    }
+
+    if (!store->trail) {
+        return ngx_http_idem_admin_error(r, NGX_HTTP_NOT_FOUND, "NO_EVENTS",
+                      "This store keeps no events: ask without \"store\" for "
+                      "those of this nginx.");
     }
 
     return ngx_http_idem_admin_trail(r, args, store);
@@ -309,9 +310,7 @@ ngx_http_idem_admin_record(ngx_http_request_t *r, ngx_str_t *args,
     store = ngx_http_idem_find_store(mcf, &name);
 
     if (store == NULL) {
-        return ngx_http_idem_admin_error(r, NGX_HTTP_NOT_FOUND,
-                      "STORE_UNKNOWN", "There is no such store. GET on the "
-                      "address of the location names those there are.");
+        return ngx_http_idem_admin_no_store(r);
     }
 
     ngx_memzero(&q, sizeof(ngx_http_idem_admin_query_t));
@@ -339,6 +338,15 @@ ngx_http_idem_admin_record(ngx_http_request_t *r, ngx_str_t *args,
     }
 
     return ngx_http_idem_admin_records(r, store, &q);
+}
+
+
+ngx_int_t
+ngx_http_idem_admin_no_store(ngx_http_request_t *r)
+{
+    return ngx_http_idem_admin_error(r, NGX_HTTP_NOT_FOUND, "STORE_UNKNOWN",
+                      "There is no such store. GET on the address of the "
+                      "location names those there are.");
 }
 
 

@@ -139,6 +139,7 @@ ngx_int_t ngx_http_idem_admin_ask(ngx_http_idem_job_t *job,
 /* sends an error as JSON; returns what a content handler returns */
 ngx_int_t ngx_http_idem_admin_error(ngx_http_request_t *r,
     ngx_uint_t status, const char *code, const char *fmt, ...);
+ngx_int_t ngx_http_idem_admin_no_store(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_admin_send(ngx_http_request_t *r,
     ngx_uint_t status, ngx_http_idem_text_t *t);
 ngx_int_t ngx_http_idem_admin_header(ngx_http_request_t *r,
@@ -205,7 +206,8 @@ void ngx_http_idem_admin_labels(ngx_http_idem_store_t *store,
 
 /* ..._admin_health.c, ..._admin_events.c */
 
-ngx_int_t ngx_http_idem_admin_health(ngx_http_request_t *r);
+ngx_int_t ngx_http_idem_admin_health(ngx_http_request_t *r,
+    ngx_str_t *args);
 ngx_int_t ngx_http_idem_admin_events(ngx_http_request_t *r, ngx_str_t *args);
 
 /*

@@ -5,9 +5,9 @@
  */
 
 /*
- * GET health: asks each store for a record that does not exist.  The status
- * is 200 if all stores reply, otherwise 503.  The number of commits that wait
- * in a store's outbox is reported, too.
+ * GET health: asks each store, or the one that "store" names, for a record
+ * that does not exist.  The status is 200 if all of them reply, otherwise 503.
+ * The number of commits that wait in a store's outbox is reported, too.
  *
  * Called by the admin handler; calls the stores one after the other.
  */
@@ -25,7 +25,9 @@ typedef struct {
     ngx_http_idem_job_t        job;
     ngx_http_idem_text_t       text;
     ngx_http_idem_list_t       list;
+    ngx_http_idem_store_t     *only;            /* NULL: all stores         */
     ngx_uint_t                 n;               /* index of the store       */
+    ngx_uint_t                 told;            /* stores in the response   */
     ngx_uint_t                 failed;
 } ngx_http_idem_health_t;
 
@@ -36,15 +38,32 @@ static void ngx_http_idem_health_print(ngx_http_idem_health_t *h,
 
 
 ngx_int_t
-ngx_http_idem_admin_health(ngx_http_request_t *r)
+ngx_http_idem_admin_health(ngx_http_request_t *r, ngx_str_t *args)
 {
-    ngx_http_idem_health_t  *h;
+    ngx_str_t                  *name;
+    ngx_http_idem_store_t      *store;
+    ngx_http_idem_health_t     *h;
+    ngx_http_idem_main_conf_t  *mcf;
+
+    store = NULL;
+    name = &args[NGX_HTTP_IDEM_ARG_STORE];
+
+    if (name->data) {
+        mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
+        store = ngx_http_idem_find_store(mcf, name);
+
+        if (store == NULL) {
+            return ngx_http_idem_admin_no_store(r);
+        }
+    }
 
     h = ngx_http_idem_admin_job(r, sizeof(ngx_http_idem_health_t),
                                 ngx_http_idem_health_run);
     if (h == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
+
+    h->only = store;
 
     ngx_http_idem_admin_text(r, &h->text);
 
@@ -67,6 +86,10 @@ ngx_http_idem_health_run(ngx_http_idem_job_t *job)
     store = mcf->stores.elts;
 
     for ( /* void */ ; h->n < mcf->stores.nelts; h->n++) {
+
+        if (h->only && store[h->n] != h->only) {
+            continue;
+        }
 
         if (!job->asked) {
             rc = ngx_http_idem_admin_ask(job, store[h->n],
@@ -103,7 +126,7 @@ ngx_http_idem_health_print(ngx_http_idem_health_t *h,
     h->failed += (asked && !ok);
 
     ngx_http_idem_text(&h->text, "%s{\"name\":",
-                       h->n ? "," : "{\"stores\":[");
+                       h->told++ ? "," : "{\"stores\":[");
 
     ngx_http_idem_admin_quoted(&h->text, &store->name);
 
