@@ -188,3 +188,53 @@ $r = http_post('/sets/ok', '{"list":[{"email":"d@e.f","x":1}],"email":{"y":["w"]
                \%key);
 unlike($r->body, qr/a\@b|d\@e|"z"|"w"/, 'nothing of it is told');
 is(scalar @{ $r->json->{error}{details}{diff_summary} }, 2, 'but that it differs');
+
+
+
+=== TEST 5: long names with the same beginning are not one
+--- config
+    idempotency_log     logs/events.log;
+    idempotency_tenant  $http_x_tenant;
+    idempotency_actor   $http_x_user plain;
+
+    location / {
+        idempotency        $TEST_STORE;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /ops/ { idempotency_admin; }
+--- client
+my $post = sub {
+    http_post('/ok', 'x', { 'Idempotency-Key' => new_key(), @_ })->status;
+};
+my $hash = sub { 'sha256:' . Digest::SHA::sha256_hex($_[0]) };
+
+my $long = 'a' x 96;
+my @tenants = ($long, "${long}1", "${long}2", 'b' x 4000, $hash->("${long}1"));
+
+is($post->('X-Tenant' => $_, 'X-User' => "u$_"), 200, 'ran') for @tenants;
+
+my ($store) = @{ http_get('/ops/')->json->{stores} };
+my $records = sub {
+    my ($method, $filter) = @_;
+    return http_request($method, "/ops/records/$store?$filter")->json;
+};
+my $n = sub { scalar @{ $records->('GET', $_[0])->{records} } };
+
+is($n->('limit=100'), 5, 'five records');
+is($n->("tenant=$_"), 1, 'one of ' . length) for @tenants[0 .. 3];
+is($n->("actor=u$_"), 1, 'one of its actor') for @tenants[0 .. 3];
+is($n->("tenant=${long}3"), 0, 'none of a third one');
+
+my ($r) = @{ $records->('GET', "tenant=${long}2")->{records} };
+is($r->{tenant}, $hash->("${long}2"), 'what a record has');
+is($n->("tenant=$r->{tenant}"), 1, 'by which it is found, too');
+
+is($records->('DELETE', "tenant=${long}1")->{deleted}, 1, 'one is deleted');
+is($n->("tenant=$_"), 1, 'the others are not')
+    for $long, "${long}2", 'b' x 4000;
+is($n->('limit=100'), 4, 'nor is the one that is called as the hash');
+
+my @events = grep { $_->{event} eq 'idempotency.processed' } events(10);
+is_deeply([ map { $_->{tenant} } @events[0 .. 2] ],
+          [ $long, map { $hash->($_) } "${long}1", "${long}2" ], 'in events');
+is($events[2]{actor}, $hash->("u${long}2"), 'the actor, too');

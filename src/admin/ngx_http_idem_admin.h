@@ -67,6 +67,8 @@ typedef struct {
     ngx_msec_t              older;
     ngx_str_t               labels[NGX_HTTP_IDEM_LABEL_N];
                                                 /* empty: any               */
+    ngx_str_t               bounded[NGX_HTTP_IDEM_LABEL_N];
+                                                /* as in a record, if other */
     u_char                  actor_hash[2 * NGX_HTTP_IDEM_ID_LEN];
     ngx_uint_t              limit;
     ngx_str_t               cursor;             /* of the store             */

@@ -16,6 +16,7 @@
 #include <ngx_http.h>
 
 #include "admin/ngx_http_idem_admin.h"
+#include "claim/ngx_http_idem_claim.h"
 #include "canonical/ngx_http_idem_digest.h"
 #include "canonical/ngx_http_idem_key.h"
 
@@ -311,8 +312,16 @@ ngx_http_idem_admin_filters(ngx_http_request_t *r, ngx_str_t *args,
     for (i = 0; i < NGX_HTTP_IDEM_LABEL_HOST; i++) {
         q->labels[i] = args[i];
 
-        if (args[i].len) {
-            q->some = 1;
+        if (args[i].len == 0) {
+            continue;
+        }
+
+        q->some = 1;
+        q->bounded[i] = args[i];
+
+        if (ngx_http_idem_label_bounded(r->pool, &q->bounded[i]) != NGX_OK) {
+            *rc = NGX_HTTP_INTERNAL_SERVER_ERROR;
+            return NGX_DECLINED;
         }
     }
 
@@ -497,6 +506,7 @@ ngx_http_idem_admin_match(ngx_http_idem_admin_query_t *q,
 
     for (i = 0; i < NGX_HTTP_IDEM_LABEL_N; i++) {
         if (!ngx_http_idem_admin_same(&q->labels[i], &labels[i])
+            && !ngx_http_idem_admin_same(&q->bounded[i], &labels[i])
             && (i != NGX_HTTP_IDEM_LABEL_ACTOR
                 || !ngx_http_idem_admin_same(&hash, &labels[i])))
         {

@@ -26,6 +26,7 @@
 #include <ngx_http.h>
 
 #include "admin/ngx_http_idem_admin.h"
+#include "claim/ngx_http_idem_claim.h"
 
 
 /* polling interval after the last stored event, ms */
@@ -248,7 +249,7 @@ ngx_http_idem_trail_select(ngx_http_idem_admin_trail_t *t, ngx_str_t *args)
 {
     u_char                  hash[NGX_HTTP_IDEM_HASH_LEN];
     ngx_int_t               rc;
-    ngx_str_t               record, *actor;
+    ngx_str_t               record, plain, *actor;
     ngx_http_idem_trail_t  *trail;
 
     trail = &t->trail;
@@ -279,13 +280,21 @@ ngx_http_idem_trail_select(ngx_http_idem_admin_trail_t *t, ngx_str_t *args)
 
     } else if (args[NGX_HTTP_IDEM_ARG_ACTOR].len) {
         actor = &args[NGX_HTTP_IDEM_ARG_ACTOR];
+        plain = *actor;
+
+        if (plain.len > NGX_HTTP_IDEM_LABEL_MAX
+            && ngx_http_idem_label_bounded(t->job.request->pool, &plain)
+               != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
 
         /* by name, stored as a hash or plain; or by the hash */
 
         ngx_str_set(&trail->name, "actor");
         trail->other_name = trail->name;
         trail->other.data = t->actor;
-        trail->other.len = ngx_http_idem_line_text(t->actor, actor)
+        trail->other.len = ngx_http_idem_line_text(t->actor, &plain)
                            - t->actor;
 
         ngx_http_idem_digest_plain(hash, actor->data, actor->len);

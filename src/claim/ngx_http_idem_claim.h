@@ -153,6 +153,7 @@ ngx_int_t ngx_http_idem_cover(ngx_http_request_t *r,
 ngx_http_idem_layer_e ngx_http_idem_cover_layer(ngx_http_idem_cover_t *cover);
 ngx_int_t ngx_http_idem_cover_owner(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *labels, u_char *hex);
+ngx_int_t ngx_http_idem_label_bounded(ngx_pool_t *pool, ngx_str_t *label);
 
 /* ..._begin.c */
 

@@ -364,14 +364,14 @@ ngx_http_idem_cover_owner(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_str_t *labels, u_char *hex)
 {
     u_char      hash[NGX_HTTP_IDEM_HASH_LEN];
-    ngx_str_t  *actor;
+    ngx_str_t  *actor, *tenant;
 
     actor = &labels[NGX_HTTP_IDEM_LABEL_ACTOR];
+    tenant = &labels[NGX_HTTP_IDEM_LABEL_TENANT];
 
     if (ctx->conf->tenant
-        && ngx_http_idem_value(r, ctx->conf->tenant,
-                               &labels[NGX_HTTP_IDEM_LABEL_TENANT])
-           != NGX_OK)
+        && (ngx_http_idem_value(r, ctx->conf->tenant, tenant) != NGX_OK
+            || ngx_http_idem_label_bounded(r->pool, tenant) != NGX_OK))
     {
         return NGX_ERROR;
     }
@@ -382,12 +382,51 @@ ngx_http_idem_cover_owner(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         return NGX_ERROR;
     }
 
-    if (actor->len && !ctx->conf->actor_plain) {
+    if (actor->len && ctx->conf->actor_plain) {
+        return ngx_http_idem_label_bounded(r->pool, actor);
+    }
+
+    if (actor->len) {
         ngx_http_idem_digest_plain(hash, actor->data, actor->len);
 
         actor->data = hex;
         actor->len = ngx_hex_dump(hex, hash, sizeof(hash)) - hex;
     }
+
+    return NGX_OK;
+}
+
+
+/*
+ * A label that is too long for a record becomes its hash.  Cut, two tenants
+ * with the same beginning would be one, and a deletion would take the records
+ * of both.  So does one that looks like such a hash.
+ */
+
+ngx_int_t
+ngx_http_idem_label_bounded(ngx_pool_t *pool, ngx_str_t *label)
+{
+    u_char  *p, hash[NGX_HTTP_IDEM_HASH_LEN];
+
+    static ngx_str_t  mark = ngx_string("sha256:");
+
+    if (label->len <= NGX_HTTP_IDEM_LABEL_MAX
+        && (label->len < mark.len
+            || ngx_strncmp(label->data, mark.data, mark.len) != 0))
+    {
+        return NGX_OK;
+    }
+
+    p = ngx_pnalloc(pool, mark.len + 2 * sizeof(hash));
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_idem_digest_plain(hash, label->data, label->len);
+
+    label->data = p;
+    p = ngx_cpymem(p, mark.data, mark.len);
+    label->len = ngx_hex_dump(p, hash, sizeof(hash)) - label->data;
 
     return NGX_OK;
 }
