@@ -56,6 +56,14 @@ static ngx_http_idem_choices_t  ngx_http_idem_unknown_outcome = {
 };
 
 
+static ngx_http_idem_choices_t  ngx_http_idem_details = {
+    "it is \"off\" or \"paths\" or \"values\"", NGX_HTTP_IDEM_UNIT_NONE, 0, 0,
+    { { ngx_string("off"), NGX_HTTP_IDEM_JSON_DETAIL_OFF },
+      { ngx_string("paths"), NGX_HTTP_IDEM_JSON_DETAIL_PATHS },
+      { ngx_string("values"), NGX_HTTP_IDEM_JSON_DETAIL_VALUES } }
+};
+
+
 static ngx_http_idem_choices_t  ngx_http_idem_conflict_status = {
     "it is \"400\" or \"409\" or \"422\"", NGX_HTTP_IDEM_UNIT_NONE, 0, 0,
     { { ngx_string("400"), NGX_HTTP_BAD_REQUEST },
@@ -174,7 +182,8 @@ static ngx_command_t  ngx_http_idem_commands[] = {
                             ngx_http_idem_conf_choice, conflict_status,
                             &ngx_http_idem_conflict_status),
     ngx_http_idem_directive("idempotency_conflict_detail", NGX_CONF_TAKE12,
-                            ngx_http_idem_conf_detail, conflict_detail, NULL),
+                            ngx_http_idem_conf_detail, conflict_detail,
+                            &ngx_http_idem_details),
     ngx_http_idem_directive("idempotency_replay_status", NGX_CONF_TAKE1,
                             ngx_http_idem_conf_choice, replay_status,
                             &ngx_http_idem_replay_status),

@@ -111,6 +111,7 @@ typedef struct {
     ngx_msec_t               grace;
     ngx_uint_t               on_store_error;
     ngx_uint_t               unknown_outcome;
+    ngx_http_idem_statuses_t *keep_status;
 
     ngx_queue_t              holder;            /* in the queue of holders  */
     ngx_msec_t               renew_at;          /* when to renew the locks  */

@@ -64,6 +64,7 @@ ngx_http_idem_terms(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                                     &ctx->conf->unknown_outcome,
                                     "idempotency_unknown_outcome",
                                     NGX_HTTP_IDEM_UNKNOWN_HOLD);
+    ctx->claims.keep_status = ngx_http_idem_kept_statuses(r, ctx->conf);
 }
 
 

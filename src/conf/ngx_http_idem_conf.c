@@ -104,7 +104,7 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
     conf->fingerprint = NGX_CONF_UNSET_PTR;
     conf->dedupe = NGX_CONF_UNSET_PTR;
     conf->activity = NGX_CONF_UNSET;
-    conf->conflict_detail = NGX_CONF_UNSET_UINT;
+    conf->conflict_detail.value = NGX_CONF_UNSET_UINT;
     conf->expired_grace.value = NGX_CONF_UNSET_UINT;
     conf->replay_json = NGX_CONF_UNSET_PTR;
     conf->compress.value = NGX_CONF_UNSET_UINT;
@@ -189,6 +189,12 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     ngx_conf_merge_ptr_value(conf->store, prev->store, NULL);
     ngx_conf_merge_ptr_value(conf->keys, prev->keys, NULL);
+
+    if (conf->key_format == NGX_CONF_UNSET_PTR) {
+        conf->key_kind = prev->key_kind;
+        conf->key_kind_text = prev->key_kind_text;
+    }
+
     ngx_conf_merge_ptr_value(conf->key_format, prev->key_format,
                              &ngx_http_idem_key_default);
     ngx_conf_merge_ptr_value(conf->required, prev->required, NULL);
@@ -198,8 +204,8 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_ptr_value(conf->identity, prev->identity, NULL);
     ngx_conf_merge_ptr_value(conf->fingerprint, prev->fingerprint,
                              &ngx_http_idem_canonical_default);
-    ngx_conf_merge_uint_value(conf->conflict_detail, prev->conflict_detail,
-                              NGX_HTTP_IDEM_JSON_DETAIL_OFF);
+    ngx_http_idem_merge_choice(&conf->conflict_detail, &prev->conflict_detail,
+                               NGX_HTTP_IDEM_JSON_DETAIL_OFF);
     ngx_http_idem_merge_choice(&conf->expired_grace, &prev->expired_grace, 0);
     ngx_conf_merge_ptr_value(conf->replay_json, prev->replay_json, NULL);
 
@@ -231,6 +237,11 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     ngx_http_idem_merge_choice(&conf->max_response, &prev->max_response,
                                NGX_HTTP_IDEM_MAX_RESPONSE);
+
+    if (conf->keep_status == NGX_CONF_UNSET_PTR) {
+        conf->keep_values = prev->keep_values;
+    }
+
     ngx_conf_merge_ptr_value(conf->keep_status, prev->keep_status, NULL);
 
     if (conf->keep_json == NGX_CONF_UNSET_PTR) {
@@ -411,7 +422,7 @@ ngx_http_idem_default_values(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 static char *
 ngx_http_idem_default_names(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 {
-    ngx_str_t  *method;
+    ngx_str_t  *method, *bad;
 
     static ngx_str_t  methods[] = {
         ngx_string("POST"), ngx_string("PUT"), ngx_string("PATCH"),
@@ -429,7 +440,7 @@ ngx_http_idem_default_names(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
     }
 
     if (conf->keep_status == NULL) {
-        conf->keep_status = ngx_http_idem_conf_statuses(cf, NULL, 0);
+        conf->keep_status = ngx_http_idem_statuses(cf->pool, NULL, 0, &bad);
     }
 
     return conf->keep_status ? NGX_CONF_OK : NGX_CONF_ERROR;
@@ -437,8 +448,9 @@ ngx_http_idem_default_names(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 
 
 /*
- * Whether the key and the bypass can be evaluated in the access phase: their
- * variables depend on the request header only, not on other modules.
+ * Whether the key, its format and the bypass can be evaluated in the access
+ * phase: their variables depend on the request header only, not on other
+ * modules.
  */
 
 static ngx_uint_t
@@ -456,6 +468,12 @@ ngx_http_idem_early(ngx_http_idem_loc_conf_t *conf)
         {
             return 0;
         }
+    }
+
+    if (conf->key_kind.complex
+        && !ngx_http_idem_request_only(&conf->key_kind_text))
+    {
+        return 0;
     }
 
     if (conf->bypass == NULL) {

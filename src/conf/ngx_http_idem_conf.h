@@ -54,7 +54,7 @@ typedef struct {
     ngx_int_t                        min;        /* of a time: in the
                                                     configuration only      */
     ngx_int_t                        max;        /* 0: no numbers           */
-    ngx_conf_enum_t                  names[4];   /* and an empty one        */
+    ngx_conf_enum_t                  names[5];   /* and an empty one        */
 } ngx_http_idem_choices_t;
 
 
@@ -244,6 +244,8 @@ typedef struct {
 
     ngx_array_t                  *keys;                  /* ..._key_source_t */
     ngx_http_idem_key_format_t   *key_format;
+    ngx_http_idem_choice_t        key_kind;              /* by a variable   */
+    ngx_str_t                     key_kind_text;
     ngx_http_idem_value_t        *required;              /* NULL: off       */
     ngx_array_t                  *methods;               /* ngx_str_t       */
     ngx_array_t                  *bypass;                /* ..._value_t     */
@@ -266,7 +268,7 @@ typedef struct {
     /* ngx_str_t: JSON members to find in request bodies */
     ngx_array_t                  *wanted;
     ngx_flag_t                    activity;
-    ngx_uint_t                    conflict_detail;
+    ngx_http_idem_choice_t        conflict_detail;
     /* ngx_str_t: names or pointers */
     ngx_array_t                  *redacted;
     ngx_http_idem_json_options_t  json;
@@ -283,6 +285,7 @@ typedef struct {
     ngx_http_idem_choice_t        max_response;
 
     ngx_http_idem_statuses_t     *keep_status;
+    ngx_http_complex_value_t     *keep_values;           /* NULL: constant  */
     ngx_array_t                  *keep_json;             /* ..._keep_t      */
     ngx_http_idem_json_options_t  keep_options;          /* to find the
                                                             pointers        */
@@ -371,8 +374,8 @@ ngx_int_t ngx_http_idem_conf_choose(ngx_conf_t *cf, ngx_str_t *value,
 ngx_uint_t ngx_http_idem_has_labels(ngx_http_idem_loc_conf_t *conf);
 char *ngx_http_idem_conf_complex(ngx_conf_t *cf, ngx_str_t *value,
     ngx_http_complex_value_t *cv);
-ngx_http_idem_statuses_t *ngx_http_idem_conf_statuses(ngx_conf_t *cf,
-    ngx_str_t *value, ngx_uint_t n);
+ngx_http_idem_statuses_t *ngx_http_idem_statuses(ngx_pool_t *pool,
+    ngx_str_t *word, ngx_uint_t n, ngx_str_t **bad);
 
 /* handlers of directives: they have nginx's signature */
 
@@ -469,6 +472,9 @@ extern ngx_http_idem_choices_t  ngx_http_idem_sizes;
 #define ngx_http_idem_conf_same(a, b)                                         \
     ((a)->len == (b)->len                                                     \
      && ngx_strncmp((a)->data, (b)->data, (b)->len) == 0)
+
+ngx_http_idem_statuses_t *ngx_http_idem_kept_statuses(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf);
 
 #define ngx_http_idem_status_kept(s, code)                                    \
     ((code) < 1000 && ((s)->bits[(code) / 32] >> ((code) % 32)) & 1)

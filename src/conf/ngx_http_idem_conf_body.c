@@ -381,7 +381,7 @@ ngx_http_idem_body_options(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 
     json->size = NGX_HTTP_IDEM_JSON_SIZE;
     json->depth = NGX_HTTP_IDEM_JSON_DEPTH;
-    json->detail = conf->conflict_detail;
+    json->detail = conf->conflict_detail.value;
     json->paths = NGX_HTTP_IDEM_JSON_PATHS;
     json->paths_size = NGX_HTTP_IDEM_JSON_PATHS_SIZE;
     json->unordered = canonical->unordered;

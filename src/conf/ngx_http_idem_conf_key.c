@@ -35,6 +35,18 @@ static ngx_conf_enum_t  ngx_http_idem_key_kinds[] = {
 };
 
 
+/* the same, by a variable */
+
+static ngx_http_idem_choices_t  ngx_http_idem_key_choices = {
+    "it is \"token\", \"uuid\", \"uuid4\" or \"string\"",
+    NGX_HTTP_IDEM_UNIT_NONE, 0, 0,
+    { { ngx_string("token"), NGX_HTTP_IDEM_KEY_TOKEN },
+      { ngx_string("uuid"), NGX_HTTP_IDEM_KEY_UUID },
+      { ngx_string("uuid4"), NGX_HTTP_IDEM_KEY_UUID4 },
+      { ngx_string("string"), NGX_HTTP_IDEM_KEY_STRING } }
+};
+
+
 /* idempotency_key <value> ... */
 
 char *
@@ -234,7 +246,23 @@ ngx_http_idem_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    kind = ngx_http_idem_conf_enum(ngx_http_idem_key_kinds, &value[1]);
+    if (ngx_http_script_variables_count(&value[1])) {
+        kind = NGX_HTTP_IDEM_KEY_TOKEN;
+
+        ilcf->key_kind.value = kind;
+        ilcf->key_kind_text = value[1];
+
+        if (ngx_http_idem_conf_choose(cf, &value[1],
+                                      &ngx_http_idem_key_choices,
+                                      &ilcf->key_kind)
+            != NGX_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+
+    } else {
+        kind = ngx_http_idem_conf_enum(ngx_http_idem_key_kinds, &value[1]);
+    }
 
     if (kind == NGX_ERROR) {
         return ngx_http_idem_conf_invalid(cf, &value[1],

@@ -38,14 +38,6 @@ static const char  *ngx_http_idem_event_members[] = {
 };
 
 
-static ngx_conf_enum_t  ngx_http_idem_details[] = {
-    { ngx_string("off"), NGX_HTTP_IDEM_JSON_DETAIL_OFF },
-    { ngx_string("paths"), NGX_HTTP_IDEM_JSON_DETAIL_PATHS },
-    { ngx_string("values"), NGX_HTTP_IDEM_JSON_DETAIL_VALUES },
-    { ngx_null_string, 0 }
-};
-
-
 /*
  * Records have labels if a directive sets one, and in a store that people read
  * by other means (PostgreSQL).  Events of a remote store need them, too: only
@@ -173,30 +165,24 @@ ngx_http_idem_conf_detail(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
-    ngx_int_t   n;
+    char       *rv;
     ngx_str_t  *value, list;
 
-    if (ilcf->conflict_detail != NGX_CONF_UNSET_UINT) {
-        return "is duplicate";
+    rv = ngx_http_idem_conf_choice(cf, cmd, conf);
+
+    if (rv != NGX_CONF_OK) {
+        return rv;
     }
 
-    value = cf->args->elts;
-
-    n = ngx_http_idem_conf_enum(ngx_http_idem_details, &value[1]);
-
-    if (n == NGX_ERROR) {
-        return ngx_http_idem_conf_invalid(cf, &value[1],
-                             "it is \"off\" or \"paths\" or \"values\"");
-    }
-
-    ilcf->conflict_detail = n;
     ilcf->redacted = NULL;
+    value = cf->args->elts;
 
     if (cf->args->nelts == 2) {
         return NGX_CONF_OK;
     }
 
-    if (ilcf->conflict_detail != NGX_HTTP_IDEM_JSON_DETAIL_VALUES
+    if ((ilcf->conflict_detail.complex == NULL
+         && ilcf->conflict_detail.value != NGX_HTTP_IDEM_JSON_DETAIL_VALUES)
         || !ngx_http_idem_conf_option(&value[2], "redact=", &list))
     {
         return ngx_http_idem_conf_invalid(cf, &value[2],

@@ -19,9 +19,16 @@
 #include "conf/ngx_http_idem_conf.h"
 
 
+#define NGX_HTTP_IDEM_STATUS_SYNTAX                                           \
+    "a status as 201, a class as 2xx, or \"any\", with a \"!\" before it "    \
+    "to leave it out"
+
+
 static ngx_uint_t ngx_http_idem_conf_is_name(ngx_str_t *value,
     ngx_uint_t method);
-static char *ngx_http_idem_conf_status(ngx_conf_t *cf, ngx_str_t *value,
+static char *ngx_http_idem_conf_keep_values(ngx_conf_t *cf,
+    ngx_http_complex_value_t **cv);
+static ngx_int_t ngx_http_idem_status_add(ngx_str_t *word,
     ngx_http_idem_statuses_t *in, ngx_http_idem_statuses_t *out);
 
 
@@ -425,14 +432,15 @@ ngx_http_idem_conf_stream(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* idempotency_keep_status [!]<code> | [!]<n>xx | any ... */
+/* idempotency_keep_status [!]<code> | [!]<n>xx | any ... | <value> ... */
 
 char *
 ngx_http_idem_conf_keep_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
-    ngx_str_t  *value;
+    ngx_str_t   *value, *bad;
+    ngx_uint_t   i;
 
     if (ilcf->keep_status != NGX_CONF_UNSET_PTR) {
         return "is duplicate";
@@ -440,20 +448,142 @@ ngx_http_idem_conf_keep_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    ilcf->keep_status = ngx_http_idem_conf_statuses(cf, &value[1],
-                                                    cf->args->nelts - 1);
+    for (i = 1; i < cf->args->nelts; i++) {
+        if (ngx_http_script_variables_count(&value[i])) {
+            ilcf->keep_status = NULL;
+            return ngx_http_idem_conf_keep_values(cf, &ilcf->keep_values);
+        }
+    }
+
+    ilcf->keep_status = ngx_http_idem_statuses(cf->pool, &value[1],
+                                               cf->args->nelts - 1, &bad);
+
+    if (ilcf->keep_status == NULL && bad) {
+        return ngx_http_idem_conf_invalid(cf, bad,
+                             "it is " NGX_HTTP_IDEM_STATUS_SYNTAX);
+    }
 
     return ilcf->keep_status ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 
+/* the values in one, since a variable may have several statuses, or none */
+
+static char *
+ngx_http_idem_conf_keep_values(ngx_conf_t *cf, ngx_http_complex_value_t **cv)
+{
+    size_t       len;
+    u_char      *p;
+    ngx_str_t   *value, all;
+    ngx_uint_t   i;
+
+    value = cf->args->elts;
+
+    for (len = 0, i = 1; i < cf->args->nelts; i++) {
+        len += value[i].len + 1;
+    }
+
+    *cv = ngx_palloc(cf->pool, sizeof(ngx_http_complex_value_t));
+    p = ngx_pnalloc(cf->pool, len);
+
+    if (*cv == NULL || p == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    all.data = p;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+        p = ngx_cpymem(p, value[i].data, value[i].len);
+        *p++ = ' ';
+    }
+
+    all.len = p - all.data - 1;
+
+    return ngx_http_idem_conf_complex(cf, &all, *cv);
+}
+
+
 /*
- * The kept statuses.  Where there are none but those with "!", these are left
- * out of the default.
+ * The statuses that are kept of this request's response.  Without memory to
+ * find out, all of them: nothing runs twice.
  */
 
 ngx_http_idem_statuses_t *
-ngx_http_idem_conf_statuses(ngx_conf_t *cf, ngx_str_t *value, ngx_uint_t n)
+ngx_http_idem_kept_statuses(ngx_http_request_t *r,
+    ngx_http_idem_loc_conf_t *conf)
+{
+    u_char                    *p, *last;
+    ngx_str_t                  s, *bad, *word;
+    ngx_array_t                words;
+    ngx_http_idem_statuses_t  *statuses;
+
+    static ngx_http_idem_statuses_t  all;
+
+    if (conf->keep_values == NULL) {
+        return conf->keep_status;
+    }
+
+    ngx_memset(all.bits, 0xff, sizeof(all.bits));
+
+    if (ngx_http_complex_value(r, conf->keep_values, &s) != NGX_OK
+        || ngx_array_init(&words, r->pool, 4, sizeof(ngx_str_t)) != NGX_OK)
+    {
+        return &all;
+    }
+
+    last = s.data + s.len;
+
+    for (p = s.data; p < last; p++) {
+
+        if (*p == ' ') {
+            continue;
+        }
+
+        word = ngx_array_push(&words);
+        if (word == NULL) {
+            return &all;
+        }
+
+        word->data = p;
+
+        while (p < last && *p != ' ') {
+            p++;
+        }
+
+        word->len = p - word->data;
+    }
+
+    if (words.nelts == 0) {
+        return conf->keep_status;
+    }
+
+    statuses = ngx_http_idem_statuses(r->pool, words.elts, words.nelts, &bad);
+
+    if (statuses) {
+        return statuses;
+    }
+
+    if (bad == NULL) {
+        return &all;
+    }
+
+    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                  "\"idempotency_keep_status\" evaluates to \"%V\" with "
+                  "\"%V\", it is " NGX_HTTP_IDEM_STATUS_SYNTAX "; its default "
+                  "is used", &s, bad);
+
+    return conf->keep_status;
+}
+
+
+/*
+ * The kept statuses.  Where there are none but those with "!", these are left
+ * out of the default.  NULL with "bad": a word is no status.
+ */
+
+ngx_http_idem_statuses_t *
+ngx_http_idem_statuses(ngx_pool_t *pool, ngx_str_t *word, ngx_uint_t n,
+    ngx_str_t **bad)
 {
     ngx_uint_t                 i;
     ngx_http_idem_statuses_t  *statuses, out;
@@ -467,25 +597,28 @@ ngx_http_idem_conf_statuses(ngx_conf_t *cf, ngx_str_t *value, ngx_uint_t n)
         ngx_string("!425"), ngx_string("!429"), ngx_null_string
     };
 
+    *bad = NULL;
+
     ngx_memzero(&out, sizeof(ngx_http_idem_statuses_t));
 
-    statuses = ngx_pcalloc(cf->pool, sizeof(ngx_http_idem_statuses_t));
+    statuses = ngx_pcalloc(pool, sizeof(ngx_http_idem_statuses_t));
     if (statuses == NULL) {
         return NULL;
     }
 
-    for (i = 0; i < n && value[i].data[0] == '!'; i++) { /* void */ }
+    for (i = 0; i < n && word[i].len && word[i].data[0] == '!'; i++) {
+        /* void */
+    }
 
     if (i == n) {
         for (i = 0; kept[i].len; i++) {
-            (void) ngx_http_idem_conf_status(cf, &kept[i], statuses, &out);
+            (void) ngx_http_idem_status_add(&kept[i], statuses, &out);
         }
     }
 
     for (i = 0; i < n; i++) {
-        if (ngx_http_idem_conf_status(cf, &value[i], statuses, &out)
-            != NGX_CONF_OK)
-        {
+        if (ngx_http_idem_status_add(&word[i], statuses, &out) != NGX_OK) {
+            *bad = &word[i];
             return NULL;
         }
     }
@@ -500,44 +633,50 @@ ngx_http_idem_conf_statuses(ngx_conf_t *cf, ngx_str_t *value, ngx_uint_t n)
 
 /* those with "!" are "out" */
 
-static char *
-ngx_http_idem_conf_status(ngx_conf_t *cf, ngx_str_t *value,
-    ngx_http_idem_statuses_t *in, ngx_http_idem_statuses_t *out)
+static ngx_int_t
+ngx_http_idem_status_add(ngx_str_t *word, ngx_http_idem_statuses_t *in,
+    ngx_http_idem_statuses_t *out)
 {
     u_char      *p;
+    size_t       len;
+    ngx_int_t    n;
     ngx_uint_t   first, last;
 
-    p = value->data;
+    p = word->data;
+    len = word->len;
 
-    if (*p == '!') {
+    if (len && *p == '!') {
         p++;
+        len--;
         in = out;
     }
 
-    if (ngx_strcmp(p, "any") == 0) {
+    if (len != 3) {
+        return NGX_DECLINED;
+    }
+
+    n = ngx_atoi(p, 3);
+
+    if (ngx_strncmp(p, "any", 3) == 0) {
         first = 200;
         last = 999;
 
-    } else if (p[0] >= '2' && p[0] <= '5' && ngx_strcmp(p + 1, "xx") == 0) {
+    } else if (p[0] >= '2' && p[0] <= '5' && ngx_strncmp(p + 1, "xx", 2) == 0)
+    {
         first = (p[0] - '0') * 100;
         last = first + 99;
 
-    } else if (ngx_strlen(p) == 3 && p[0] >= '2' && p[0] <= '5'
-               && p[1] >= '0' && p[1] <= '9' && p[2] >= '0' && p[2] <= '9')
-    {
-        first = (p[0] - '0') * 100 + (p[1] - '0') * 10 + (p[2] - '0');
-        last = first;
+    } else if (n >= 200 && n <= 599) {
+        first = n;
+        last = n;
 
     } else {
-        return ngx_http_idem_conf_invalid(cf, value,
-                             "it is a status as 201, a class as 2xx, or "
-                             "\"any\", with a \"!\" before it to leave it "
-                             "out");
+        return NGX_DECLINED;
     }
 
     for ( /* void */ ; first <= last; first++) {
         in->bits[first / 32] |= (uint32_t) 1 << (first % 32);
     }
 
-    return NGX_CONF_OK;
+    return NGX_OK;
 }

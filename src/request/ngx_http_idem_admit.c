@@ -324,14 +324,23 @@ static ngx_int_t
 ngx_http_idem_key_check(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_uint_t text)
 {
-    u_char  *buf;
+    u_char                      *buf;
+    ngx_http_idem_key_format_t   format;
 
     buf = ngx_pnalloc(r->pool, ctx->sent_key.len);
     if (buf == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (ngx_http_idem_key_parse(ctx->conf->key_format, &ctx->sent_key, text,
+    format = *ctx->conf->key_format;
+
+    if (ctx->conf->key_kind.complex) {
+        format.kind = ngx_http_idem_choice_eval(r, &ctx->conf->key_kind,
+                                                "idempotency_key_format",
+                                                NGX_HTTP_IDEM_KEY_TOKEN);
+    }
+
+    if (ngx_http_idem_key_parse(&format, &ctx->sent_key, text,
                                 buf, &ctx->key, &ctx->answer.reason)
         != NGX_OK)
     {

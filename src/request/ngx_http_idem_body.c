@@ -175,6 +175,9 @@ ngx_http_idem_body_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     body->kind = mode;
+    body->detail = ngx_http_idem_choice(r, &conf->conflict_detail,
+                                        "idempotency_conflict_detail",
+                                        NGX_HTTP_IDEM_JSON_DETAIL_OFF);
 
     body->digest = ngx_palloc(r->pool, sizeof(ngx_http_idem_digest_t));
     if (body->digest == NULL) {
@@ -271,7 +274,7 @@ ngx_http_idem_body_parsers(ngx_http_request_t *r,
     if (mode != NGX_HTTP_IDEM_FINGERPRINT_JSON
         && mode != NGX_HTTP_IDEM_FINGERPRINT_FORM
         && options->nwanted == 0
-        && options->detail == NGX_HTTP_IDEM_JSON_DETAIL_OFF)
+        && body->detail == NGX_HTTP_IDEM_JSON_DETAIL_OFF)
     {
         return NGX_OK;
     }
@@ -288,7 +291,7 @@ ngx_http_idem_body_parsers(ngx_http_request_t *r,
         }
     }
 
-    if (options->detail != NGX_HTTP_IDEM_JSON_DETAIL_OFF) {
+    if (body->detail != NGX_HTTP_IDEM_JSON_DETAIL_OFF) {
         options = ngx_http_idem_body_secret(r, ctx);
         if (options == NULL) {
             return NGX_ERROR;
@@ -322,6 +325,7 @@ ngx_http_idem_body_secret(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     *options = ctx->conf->json;
+    options->detail = ctx->body.detail;
     secret = (u_char *) (options + 1);
     options->secret = secret;
 

@@ -65,6 +65,7 @@ typedef struct {
     ngx_http_idem_rest_t         *rest;         /* still to be parsed       */
     size_t                        parsed_len;   /* bytes given to a parser  */
     ngx_http_idem_fingerprint_e   kind;         /* how "hash" was computed  */
+    ngx_uint_t                    detail;       /* of conflicts             */
     u_char                        hash[NGX_HTTP_IDEM_HASH_LEN];
     unsigned                      late:1;       /* read by another module   */
     unsigned                      parsed:1;     /* the body is valid JSON   */

@@ -99,8 +99,7 @@ ngx_http_idem_diff(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     d.last = start;
     d.n = 0;
     d.form = form;
-    d.values = (ctx->conf->conflict_detail
-                == NGX_HTTP_IDEM_JSON_DETAIL_VALUES);
+    d.values = (ctx->body.detail == NGX_HTTP_IDEM_JSON_DETAIL_VALUES);
 
     *d.last++ = '[';
 

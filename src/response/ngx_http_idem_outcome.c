@@ -383,6 +383,8 @@ ngx_http_idem_answer(ngx_http_idem_ctx_t *ctx,
 static ngx_uint_t
 ngx_http_idem_by_status(ngx_http_idem_ctx_t *ctx, ngx_uint_t status)
 {
+    ngx_http_idem_statuses_t  *kept;
+
     if (status == NGX_HTTP_SWITCHING_PROTOCOLS) {
         /* the tunnel runs from now on, and no other status follows */
         return NGX_HTTP_IDEM_ANSWER_KEPT;
@@ -393,7 +395,13 @@ ngx_http_idem_by_status(ngx_http_idem_ctx_t *ctx, ngx_uint_t status)
         return NGX_HTTP_IDEM_ANSWER_NONE;
     }
 
-    if (ngx_http_idem_status_kept(ctx->conf->keep_status, status)) {
+    kept = ctx->claims.keep_status;
+
+    if (kept == NULL) {
+        kept = ctx->conf->keep_status;          /* it did not begin */
+    }
+
+    if (ngx_http_idem_status_kept(kept, status)) {
         return NGX_HTTP_IDEM_ANSWER_KEPT;
     }
 
