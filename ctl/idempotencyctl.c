@@ -24,21 +24,44 @@
 #include "ctl.h"
 
 
+/*
+ * The commands, and their options beside --url, --user, --store and --json.
+ * One that would be ignored is refused: an answer about all tenants is no
+ * answer to a question about one.  Those that delete tell themselves what they
+ * take.
+ */
+
 static struct {
     const char    *name;
     int            (*run)(void);
+    const char    *options;
 } ctl_commands[] = {
-    { "inspect", ctl_inspect },
-    { "list", ctl_list },
-    { "delete", ctl_delete },
-    { "cleanup", ctl_cleanup },
-    { "purge", ctl_purge },
-    { "tail", ctl_tail },
-    { "export", ctl_export },
-    { "stats", ctl_stats },
-    { "id", ctl_id },
-    { "health", ctl_health },
-    { NULL, NULL }
+    { "inspect", ctl_inspect, "kcr" },
+    { "list", ctl_list, "krtagSol" },
+    { "delete", ctl_delete, NULL },
+    { "cleanup", ctl_cleanup, NULL },
+    { "purge", ctl_purge, NULL },
+    { "tail", ctl_tail, "kcraob" },
+    { "export", ctl_export, "kcraobd" },
+    { "stats", ctl_stats, "tago" },
+    { "id", ctl_id, "kc" },
+    { "health", ctl_health, "" },
+    { NULL, NULL, NULL }
+};
+
+
+static struct option  ctl_known[] = {
+    { "url", 1, NULL, 'u' }, { "store", 1, NULL, 's' },
+    { "key", 1, NULL, 'k' }, { "scope", 1, NULL, 'c' },
+    { "record", 1, NULL, 'r' }, { "tenant", 1, NULL, 't' },
+    { "actor", 1, NULL, 'a' }, { "group", 1, NULL, 'g' },
+    { "state", 1, NULL, 'S' }, { "older", 1, NULL, 'o' },
+    { "limit", 1, NULL, 'l' }, { "user", 1, NULL, 'U' },
+    { "since", 1, NULL, 'b' }, { "dir", 1, NULL, 'd' },
+    { "events", 0, NULL, 'e' },
+    { "json", 0, NULL, 'j' }, { "dry-run", 0, NULL, 'n' },
+    { "help", 0, NULL, 'h' }, { "version", 0, NULL, 'V' },
+    { NULL, 0, NULL, 0 }
 };
 
 
@@ -60,7 +83,8 @@ static const char  ctl_usage[] =
     "  tail      [--key <key> [--scope <scope>]] [--record <id>]\n"
     "            --store <store> [--since <time>] [--actor <actor>] ...\n"
     "  export    --store <store> --dir <dir> [--since <time>] [--older <time>]\n"
-    "  stats     of each store, or of one, by state\n"
+    "  stats     of each store, or of one, by state [--older <time>]\n"
+    "            [--group <group>] [--tenant <tenant>] [--actor <actor>]\n"
     "  id        --key <key> --scope <scope>   (asks nobody)\n"
     "  health    of each store, or of one\n"
     "\n"
@@ -73,26 +97,14 @@ static const char  ctl_usage[] =
 
 
 static int
-ctl_options(int argc, char **argv)
+ctl_options(int argc, char **argv, char given[128])
 {
     int    c;
     char  *end;
 
-    static struct option  options[] = {
-        { "url", 1, NULL, 'u' }, { "store", 1, NULL, 's' },
-        { "key", 1, NULL, 'k' }, { "scope", 1, NULL, 'c' },
-        { "record", 1, NULL, 'r' }, { "tenant", 1, NULL, 't' },
-        { "actor", 1, NULL, 'a' }, { "group", 1, NULL, 'g' },
-        { "state", 1, NULL, 'S' }, { "older", 1, NULL, 'o' },
-        { "limit", 1, NULL, 'l' }, { "user", 1, NULL, 'U' },
-        { "since", 1, NULL, 'b' }, { "dir", 1, NULL, 'd' },
-        { "events", 0, NULL, 'e' },
-        { "json", 0, NULL, 'j' }, { "dry-run", 0, NULL, 'n' },
-        { "help", 0, NULL, 'h' }, { "version", 0, NULL, 'V' },
-        { NULL, 0, NULL, 0 }
-    };
+    while ((c = getopt_long(argc, argv, "jnh", ctl_known, NULL)) != -1) {
 
-    while ((c = getopt_long(argc, argv, "jnh", options, NULL)) != -1) {
+        given[c & 0x7f] = 1;
 
         switch (c) {
 
@@ -142,14 +154,40 @@ ctl_options(int argc, char **argv)
 }
 
 
+/* "given" has the options by their letters */
+
+static int
+ctl_takes(int command, const char given[128])
+{
+    const char     *takes;
+    struct option  *option;
+
+    takes = ctl_commands[command].options;
+
+    for (option = ctl_known; takes && option->name; option++) {
+
+        if (given[option->val] && strchr("usUj", option->val) == NULL
+            && strchr(takes, option->val) == NULL)
+        {
+            ctl_say("\"%s\" does not take --%s", ctl_commands[command].name,
+                    option->name);
+            return CTL_USAGE;
+        }
+    }
+
+    return CTL_OK;
+}
+
+
 int
 main(int argc, char **argv)
 {
-    int  i, rc;
+    int   i, rc;
+    char  given[128] = { 0 };
 
     o.url = getenv("IDEMPOTENCY_URL");
 
-    if (ctl_options(argc, argv) != CTL_OK || optind + 1 != argc) {
+    if (ctl_options(argc, argv, given) != CTL_OK || optind + 1 != argc) {
 
         if (optind + 1 < argc) {
             ctl_say("there is one command: what is \"%s\"?",
@@ -169,6 +207,10 @@ main(int argc, char **argv)
     if (ctl_commands[i].name == NULL) {
         ctl_say("there is no command \"%s\"", argv[optind]);
         fputs(ctl_usage, stderr);
+        return CTL_USAGE;
+    }
+
+    if (ctl_takes(i, given) != CTL_OK) {
         return CTL_USAGE;
     }
 
