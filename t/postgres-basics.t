@@ -499,3 +499,25 @@ like(`$ENV{TEST_NGINX_BINARY} -t -q -e stderr -p $ENV{TEST_NGINX_SERVROOT}/ -c $
      qr{"load_module modules/ngx_http_idempotency_postgres_module\.so"},
      'says what to write');
 }
+
+
+
+=== TEST 21: every twice
+--- store: postgres
+--- http_config
+    idempotency_store own postgres { server 127.0.0.1:1; purge on every=1s batch=9 every=2s; }
+--- config
+--- must_die
+--- error_log
+duplicate parameter "every=2s" in "purge" directive
+
+
+
+=== TEST 22: archive twice
+--- store: postgres
+--- http_config
+    idempotency_store own postgres { server 127.0.0.1:1; purge on archive archive; }
+--- config
+--- must_die
+--- error_log
+duplicate parameter "archive" in "purge" directive
