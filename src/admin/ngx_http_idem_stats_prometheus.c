@@ -26,6 +26,7 @@
 static void ngx_http_idem_samples(ngx_http_idem_text_t *t,
     const ngx_http_idem_metric_t *f, ngx_http_idem_view_t *v,
     ngx_http_idem_node_counters_t *node);
+static u_char *ngx_http_idem_bound(u_char *p, uint64_t usec);
 static void ngx_http_idem_sample(ngx_http_idem_text_t *t,
     const ngx_http_idem_metric_t *f, ngx_http_idem_histogram_t *h,
     ngx_str_t *labels);
@@ -217,14 +218,16 @@ ngx_http_idem_label_by(u_char *p, u_char *last, ngx_uint_t comma,
 }
 
 
-/* microseconds as seconds, without floating point: 0.000250 */
+/* microseconds as seconds, without floating point */
 
 static void
 ngx_http_idem_sample(ngx_http_idem_text_t *t,
     const ngx_http_idem_metric_t *f, ngx_http_idem_histogram_t *h,
     ngx_str_t *labels)
 {
-    uint64_t           bound, sum;
+    u_char             buf[sizeof("18446744073709.551615")];
+    uint64_t           sum;
+    ngx_str_t          bound;
     ngx_uint_t         i;
     ngx_atomic_uint_t  n;
 
@@ -238,12 +241,13 @@ ngx_http_idem_sample(ngx_http_idem_text_t *t,
     n = 0;
 
     for (i = 0; i < NGX_HTTP_IDEM_METRICS_BUCKETS; i++) {
-        bound = f->bounds[i];
+        bound.data = buf;
+        bound.len = ngx_http_idem_bound(buf, f->bounds[i]) - buf;
         n += h->buckets[i];
 
         ngx_http_idem_text(t,
-            "nginx_idempotency_%s_bucket{%V,le=\"%uL.%06uL\"} %uA\n",
-            f->name, labels, bound / 1000000, bound % 1000000, n);
+            "nginx_idempotency_%s_bucket{%V,le=\"%V\"} %uA\n",
+            f->name, labels, &bound, n);
     }
 
     n += h->buckets[i];
@@ -256,4 +260,19 @@ ngx_http_idem_sample(ngx_http_idem_text_t *t,
         f->name, labels, sum / 1000000, sum % 1000000);
     ngx_http_idem_text(t, "nginx_idempotency_%s_count{%V} %uA\n",
         f->name, labels, n);
+}
+
+
+/* a bound as people write it in a query: 0.00025, 0.5, 10 */
+
+static u_char *
+ngx_http_idem_bound(u_char *p, uint64_t usec)
+{
+    p = ngx_sprintf(p, "%uL.%06uL", usec / 1000000, usec % 1000000);
+
+    while (p[-1] == '0') {
+        p--;
+    }
+
+    return p[-1] == '.' ? p - 1 : p;
 }
