@@ -79,8 +79,7 @@ ngx_http_idem_canon_put(ngx_http_idem_canon_t *c, const u_char *value)
 
     len = ngx_http_idem_canon_skip(value, 1);
 
-    if (ngx_http_idem_canon_grow(&c->mem, &c->stack, c->len, &c->size,
-                                    len + NGX_HTTP_IDEM_CANON_KEY_LEN)
+    if (ngx_http_idem_canon_grow(&c->mem, &c->stack, c->len, &c->size, len)
         != NGX_OK)
     {
         return NGX_ERROR;

@@ -35,9 +35,6 @@
 #define NGX_HTTP_IDEM_CANON_INLINE_MAX  32
 #define NGX_HTTP_IDEM_CANON_HASHED      0xff     /* in place of a length  */
 
-/* so many bytes of a value are a key to sort by */
-#define NGX_HTTP_IDEM_CANON_KEY_LEN     8
-
 /* tag, length, content */
 #define NGX_HTTP_IDEM_CANON_VALUE_MAX                                         \
     (2 + NGX_HTTP_IDEM_CANON_INLINE_MAX)
