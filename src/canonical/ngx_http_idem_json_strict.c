@@ -6,8 +6,8 @@
 
 /*
  * A state machine over the bytes of a JSON body that finds what yajl lets
- * through and RFC 8259 does not.  Called by the JSON walker for each piece
- * of a body before yajl sees it; calls nothing.  See the header.
+ * through and RFC 8259 does not.  Called by json_yajl.c for each piece of a
+ * body before yajl sees it; calls nothing.  See the header.
  */
 
 
@@ -22,16 +22,19 @@ static ngx_int_t ngx_http_idem_json_strict_hex(
 
 
 ngx_int_t
-ngx_http_idem_json_strict(ngx_http_idem_json_strict_t *s,
-    const u_char *p, size_t len)
+ngx_http_idem_json_strict(ngx_http_idem_json_strict_t *s, const u_char **p,
+    const u_char *last, size_t n)
 {
     u_char         ch;
     ngx_int_t      rc;
-    const u_char  *last;
+    ngx_uint_t     depth;
+    const u_char  *start;
 
-    for (last = p + len; p < last; p++) {
+    depth = 0;
 
-        ch = *p;
+    for (start = *p; *p < last; /* void */) {
+
+        ch = *(*p)++;
 
         switch (s->state) {
 
@@ -79,6 +82,23 @@ ngx_http_idem_json_strict(ngx_http_idem_json_strict_t *s,
 
         if (rc != NGX_OK) {
             return rc;
+        }
+
+        if (s->quoted) {
+            continue;
+        }
+
+        if (ch == '[' || ch == '{') {
+            depth++;
+
+        } else if (ch == ']' || ch == '}') {
+
+            if (depth-- == 0) {
+                break;
+            }
+
+        } else if (ch == ',' && (size_t) (*p - start) > n) {
+            break;
         }
     }
 

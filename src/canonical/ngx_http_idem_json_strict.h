@@ -18,7 +18,7 @@
  * Each would let two different texts, or one that is no JSON, pass as the
  * same document.  Everything else is left to yajl.  A backslash or a byte
  * above 0x7f is taken as if it were in a string: outside of one, it is an
- * error to yajl anyway.  Pure; called by the JSON walker.
+ * error to yajl anyway.  Pure; called by json_yajl.c.
  */
 
 
@@ -53,10 +53,15 @@ typedef struct {
 } ngx_http_idem_json_strict_t;
 
 
-/* NGX_OK, or NGX_DECLINED: not to be parsed */
+/*
+ * Reads a piece, and moves "p" behind it: up to the end of a container that was
+ * opened in a piece before, or to the first comma behind "n" bytes, or to the
+ * end.  So no token is in two pieces, which yajl would read twice.  NGX_OK, or
+ * NGX_DECLINED: not to be parsed.
+ */
 
-ngx_int_t ngx_http_idem_json_strict(
-    ngx_http_idem_json_strict_t *s, const u_char *p, size_t len);
+ngx_int_t ngx_http_idem_json_strict(ngx_http_idem_json_strict_t *s,
+    const u_char **p, const u_char *last, size_t n);
 
 
 #endif /* _NGX_HTTP_IDEM_JSON_STRICT_H_INCLUDED_ */

@@ -5,8 +5,8 @@
  */
 
 /*
- * JSON by yajl, as the bytes come: the check that is stricter than yajl's,
- * pieces that are held back, and yajl's memory.
+ * JSON by yajl, piece by piece: the check that is stricter than yajl's, and
+ * yajl's memory.
  *
  * Called by json.c and json_edit.c through the table; yajl calls the events.
  */
@@ -21,6 +21,10 @@
 
 #include "canonical/ngx_http_idem_json_parser.h"
 #include "canonical/ngx_http_idem_json_strict.h"
+
+
+/* what a byte costs, in the unit of a step's work */
+#define NGX_HTTP_IDEM_YAJL_BYTE  4
 
 
 /* in front of each block that yajl has; a union, to keep blocks aligned */
@@ -44,25 +48,14 @@ typedef struct {
     ngx_queue_t                         blocks;   /* yajl's memory        */
     jmp_buf                             no_memory;
 
-    size_t                              parsed;   /* bytes given to yajl  */
-    u_char                             *held;     /* not yet given        */
-    size_t                              nheld;
-    size_t                              held_size;
-
-    const u_char                       *text;     /* of text(): what is   */
-    size_t                              ntext;    /* left of it           */
+    const u_char                       *text;     /* what is left of it   */
+    const u_char                       *last;
 } ngx_http_idem_yajl_t;
 
 
 static void *ngx_http_idem_yajl_create(
     const ngx_http_idem_json_events_t *events, void *data, ngx_uint_t depth,
     const ngx_http_idem_canon_mem_t *mem);
-static ngx_int_t ngx_http_idem_yajl_feed(void *parser, const u_char *p,
-    size_t len);
-static ngx_int_t ngx_http_idem_yajl_flush(void *parser);
-static size_t ngx_http_idem_yajl_cut(void *parser, ngx_uint_t large,
-    ngx_uint_t depth, const u_char *p, size_t len);
-static ngx_int_t ngx_http_idem_yajl_last(void *parser);
 static ngx_int_t ngx_http_idem_yajl_text(void *parser, const u_char *p,
     size_t len);
 static ngx_int_t ngx_http_idem_yajl_step(void *parser, size_t *work);
@@ -87,10 +80,6 @@ static void ngx_http_idem_yajl_free(void *data, void *p);
 const ngx_http_idem_json_parser_t  ngx_http_idem_json_yajl = {
     "yajl",
     ngx_http_idem_yajl_create,
-    ngx_http_idem_yajl_feed,
-    ngx_http_idem_yajl_flush,
-    ngx_http_idem_yajl_cut,
-    ngx_http_idem_yajl_last,
     ngx_http_idem_yajl_text,
     ngx_http_idem_yajl_step,
     ngx_http_idem_yajl_destroy
@@ -134,143 +123,21 @@ ngx_http_idem_yajl_create(const ngx_http_idem_json_events_t *events,
 }
 
 
-/*
- * A token that is not complete makes yajl read it again from its beginning
- * with the next piece.  A long string in pieces of a byte would cost the
- * square of its length: so pieces are held back until they are a fair part
- * of what yajl already had.  A body that comes in one piece is not copied.
- */
-
-static ngx_int_t
-ngx_http_idem_yajl_feed(void *parser, const u_char *p, size_t len)
-{
-    ngx_http_idem_yajl_t *y = parser;
-
-    ngx_int_t  rc;
-
-    rc = ngx_http_idem_json_strict(&y->strict, p, len);
-    if (rc != NGX_OK) {
-        return rc;
-    }
-
-    if (len > y->parsed / 4) {
-        rc = ngx_http_idem_yajl_flush(y);
-
-        return (rc == NGX_OK) ? ngx_http_idem_yajl_parse(y, p, len) : rc;
-    }
-
-    if (ngx_http_idem_canon_grow(&y->mem, &y->held, y->nheld, &y->held_size,
-                                 len)
-        != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    ngx_memcpy(y->held + y->nheld, p, len);
-    y->nheld += len;
-
-    return (y->nheld > y->parsed / 4) ? ngx_http_idem_yajl_flush(y) : NGX_OK;
-}
-
-
-/* gives yajl what was held back */
-
-static ngx_int_t
-ngx_http_idem_yajl_flush(void *parser)
-{
-    ngx_http_idem_yajl_t *y = parser;
-
-    size_t  n;
-
-    n = y->nheld;
-    y->nheld = 0;
-
-    return n ? ngx_http_idem_yajl_parse(y, y->held, n) : NGX_OK;
-}
-
-
-static size_t
-ngx_http_idem_yajl_cut(void *parser, ngx_uint_t large, ngx_uint_t depth,
-    const u_char *p, size_t len)
-{
-    ngx_http_idem_yajl_t *y = parser;
-
-    size_t      i;
-    ngx_uint_t  quoted, escaped;
-
-    quoted = y->strict.quoted;
-    escaped = (y->strict.state == NGX_HTTP_IDEM_JSON_ESCAPE);
-
-    for (i = 0; i < len; i++) {
-
-        if (escaped) {
-            escaped = 0;
-            continue;
-        }
-
-        switch (p[i]) {
-
-        case '"':
-            quoted = !quoted;
-            break;
-
-        case '\\':
-            escaped = quoted;
-            break;
-
-        case '[':
-        case '{':
-            depth += !quoted;
-            break;
-
-        case ']':
-        case '}':
-            if (!quoted && --depth < large) {
-                return i + 1;
-            }
-
-            break;
-        }
-    }
-
-    return len;
-}
-
-
-static ngx_int_t
-ngx_http_idem_yajl_last(void *parser)
-{
-    ngx_http_idem_yajl_t *y = parser;
-
-    ngx_int_t  rc;
-
-    rc = ngx_http_idem_yajl_flush(y);
-
-    if (rc == NGX_OK) {
-        rc = ngx_http_idem_yajl_parse(y, NULL, 0);
-    }
-
-    if (rc != NGX_OK) {
-        return rc;
-    }
-
-    return y->strict.quoted ? NGX_DECLINED : NGX_OK;
-}
-
-
 static ngx_int_t
 ngx_http_idem_yajl_text(void *parser, const u_char *p, size_t len)
 {
     ngx_http_idem_yajl_t *y = parser;
 
+    if (len == 0) {
+        return NGX_DECLINED;
+    }
+
     y->text = p;
-    y->ntext = len;
+    y->last = p + len;
 
     return NGX_OK;
 }
 
-
-/* of a text as many bytes as there is work: a byte costs some nanoseconds */
 
 static ngx_int_t
 ngx_http_idem_yajl_step(void *parser, size_t *work)
@@ -281,36 +148,24 @@ ngx_http_idem_yajl_step(void *parser, size_t *work)
     ngx_int_t      rc;
     const u_char  *p;
 
-    if (y->text == NULL) {
-        return NGX_OK;
-    }
-
     p = y->text;
-    n = ngx_min(y->ntext, *work);
 
-    y->text += n;
-    y->ntext -= n;
-    *work -= n;
-
-    if (n) {
-        rc = ngx_http_idem_json_strict(&y->strict, p, n);
-
-        if (rc == NGX_OK) {
-            rc = ngx_http_idem_yajl_parse(y, p, n);
-        }
-
-        if (rc != NGX_OK) {
-            return rc;
-        }
+    if (p == y->last) {
+        return y->strict.quoted ? NGX_DECLINED
+                                : ngx_http_idem_yajl_parse(y, NULL, 0);
     }
 
-    if (y->ntext) {
-        return NGX_AGAIN;
+    rc = ngx_http_idem_json_strict(&y->strict, &y->text, y->last,
+                                   *work / NGX_HTTP_IDEM_YAJL_BYTE);
+
+    n = y->text - p;
+    *work -= ngx_min(*work, n * NGX_HTTP_IDEM_YAJL_BYTE);
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_idem_yajl_parse(y, p, n);
     }
 
-    y->text = NULL;
-
-    return ngx_http_idem_yajl_last(y);
+    return (rc == NGX_OK) ? NGX_AGAIN : rc;
 }
 
 
@@ -334,14 +189,12 @@ ngx_http_idem_yajl_destroy(void *parser)
                                           head.queue));
     }
 
-    ngx_http_idem_canon_free(&mem, y->held);
-
     mem.free(mem.data, y);
 }
 
 
 /*
- * The one place that calls yajl; without bytes, to say that the body ended.
+ * The one place that calls yajl; without bytes, to say that the text ended.
  * yajl does not look whether it got the memory it asked for: if there is
  * none, our allocator does not return to it, but comes back here.  yajl
  * holds nothing but memory, and that is in our list.
@@ -352,8 +205,6 @@ ngx_http_idem_yajl_parse(ngx_http_idem_yajl_t *y, const u_char *p, size_t len)
 {
     yajl_status       status;
     yajl_alloc_funcs  funcs;
-
-    y->parsed += len;
 
     if (setjmp(y->no_memory)) {
         return NGX_ERROR;
