@@ -577,15 +577,21 @@ ngx_http_idem_log_exit_process(ngx_queue_t *logs)
 
 
 void
-ngx_http_idem_log_repeated(ngx_uint_t level, ngx_log_t *log, ngx_str_t *line,
-    u_char *record)
+ngx_http_idem_log_repeated(ngx_uint_t level, ngx_log_t *log, u_char *record,
+    const char *fmt, ...)
 {
-    size_t                     len;
+    u_char                     line[NGX_MAX_ERROR_STR];
+    size_t                     size, len;
+    va_list                    args;
     ngx_uint_t                 i;
     ngx_http_idem_repeated_t  *r, *vacant;
 
+    va_start(args, fmt);
+    size = ngx_vslprintf(line, line + sizeof(line), fmt, args) - line;
+    va_end(args);
+
     vacant = NULL;
-    len = ngx_min(line->len, NGX_HTTP_IDEM_REPEATED_LEN);
+    len = ngx_min(size, NGX_HTTP_IDEM_REPEATED_LEN);
 
     for (i = 0; i < NGX_HTTP_IDEM_REPEATED; i++) {
         r = &ngx_http_idem_repeated[i];
@@ -593,25 +599,24 @@ ngx_http_idem_log_repeated(ngx_uint_t level, ngx_log_t *log, ngx_str_t *line,
         if (r->len == 0) {
             vacant = r;
 
-        } else if (r->len == len && ngx_memcmp(r->text, line->data, len) == 0)
-        {
+        } else if (r->len == len && ngx_memcmp(r->text, line, len) == 0) {
             r->more++;
             return;
         }
     }
 
     if (record) {
-        ngx_log_error(level, log, 0, "%V, record %*xs", line, (size_t) 8,
-                      record);
+        ngx_log_error(level, log, 0, "%*s, record %*xs", size, line,
+                      (size_t) 8, record);
     } else {
-        ngx_log_error(level, log, 0, "%V", line);
+        ngx_log_error(level, log, 0, "%*s", size, line);
     }
 
-    if (vacant == NULL || len == 0) {
+    if (vacant == NULL) {
         return;
     }
 
-    ngx_memcpy(vacant->text, line->data, len);
+    ngx_memcpy(vacant->text, line, len);
     vacant->len = len;
     vacant->level = level;
     vacant->more = 0;

@@ -106,7 +106,7 @@ ngx_uint_t ngx_http_idem_log_lines(u_char *p, size_t len);
  * the number of repetitions.
  */
 void ngx_http_idem_log_repeated(ngx_uint_t level, ngx_log_t *log,
-    ngx_str_t *line, u_char *record);
+    u_char *record, const char *fmt, ...);
 
 /* in each worker; "logs" are all logs of the configuration */
 ngx_int_t ngx_http_idem_log_init_process(ngx_cycle_t *cycle,
