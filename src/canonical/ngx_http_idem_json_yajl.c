@@ -5,8 +5,23 @@
  */
 
 /*
- * JSON by yajl, piece by piece: the check that is stricter than yajl's, and
+ * JSON by yajl, piece by piece: a check that is stricter than yajl's, and
  * yajl's memory.
+ *
+ * What yajl lets through and RFC 8259 does not, looked for in the bytes on
+ * their way to the parser:
+ *
+ *   - a surrogate escape without its other half: yajl turns "\ud800" into
+ *     "?", and "\ud800\u0041" into some other character;
+ *   - UTF-8 that is longer than it need be, encodes a surrogate, or lies
+ *     beyond U+10FFFF: yajl checks only how many bytes follow which;
+ *   - vertical tab and form feed as white space;
+ *   - a string behind the document that does not end: {}"anything.
+ *
+ * Each would let two different texts, or one that is no JSON, pass as the
+ * same document.  Everything else is left to yajl.  A backslash or a byte
+ * above 0x7f is taken as if it were in a string: outside of one, it is an
+ * error to yajl anyway.
  *
  * Called by json.c and json_edit.c through the table; yajl calls the events.
  */
@@ -19,8 +34,8 @@
 
 #include <yajl/yajl_parse.h>
 
+#include "ngx_http_idem_utf8.h"
 #include "canonical/ngx_http_idem_json_parser.h"
-#include "canonical/ngx_http_idem_json_strict.h"
 
 
 /* what a byte costs, in the unit of a step's work */
@@ -42,7 +57,6 @@ typedef struct {
     const ngx_http_idem_json_events_t  *events;
     void                               *data;
     ngx_http_idem_canon_mem_t           mem;
-    ngx_http_idem_json_strict_t         strict;
 
     yajl_handle                         handle;
     ngx_queue_t                         blocks;   /* yajl's memory        */
@@ -60,6 +74,13 @@ static ngx_int_t ngx_http_idem_yajl_text(void *parser, const u_char *p,
     size_t len);
 static ngx_int_t ngx_http_idem_yajl_step(void *parser, size_t *work);
 static void ngx_http_idem_yajl_destroy(void *parser);
+static const u_char *ngx_http_idem_yajl_piece(const u_char *p,
+    const u_char *last, size_t n);
+static const u_char *ngx_http_idem_yajl_quoted(const u_char *p,
+    const u_char *last);
+static const u_char *ngx_http_idem_yajl_escape(const u_char *p,
+    const u_char *last);
+static ngx_int_t ngx_http_idem_yajl_hex(const u_char *p, const u_char *last);
 static ngx_int_t ngx_http_idem_yajl_parse(ngx_http_idem_yajl_t *y,
     const u_char *p, size_t len);
 
@@ -146,24 +167,26 @@ ngx_http_idem_yajl_step(void *parser, size_t *work)
 
     size_t         n;
     ngx_int_t      rc;
-    const u_char  *p;
+    const u_char  *p, *end;
 
     p = y->text;
 
     if (p == y->last) {
-        return y->strict.quoted ? NGX_DECLINED
-                                : ngx_http_idem_yajl_parse(y, NULL, 0);
+        return ngx_http_idem_yajl_parse(y, NULL, 0);
     }
 
-    rc = ngx_http_idem_json_strict(&y->strict, &y->text, y->last,
+    end = ngx_http_idem_yajl_piece(p, y->last,
                                    *work / NGX_HTTP_IDEM_YAJL_BYTE);
+    if (end == NULL) {
+        return NGX_DECLINED;
+    }
 
-    n = y->text - p;
+    n = end - p;
+
+    y->text = end;
     *work -= ngx_min(*work, n * NGX_HTTP_IDEM_YAJL_BYTE);
 
-    if (rc == NGX_OK) {
-        rc = ngx_http_idem_yajl_parse(y, p, n);
-    }
+    rc = ngx_http_idem_yajl_parse(y, p, n);
 
     return (rc == NGX_OK) ? NGX_AGAIN : rc;
 }
@@ -190,6 +213,146 @@ ngx_http_idem_yajl_destroy(void *parser)
     }
 
     mem.free(mem.data, y);
+}
+
+
+/*
+ * These return what is behind a piece, a string and an escape, or NULL: the
+ * text is not to be parsed.
+ *
+ * A piece ends with a container that was opened in a piece before, or with the
+ * first comma behind "n" bytes, or with the text.  So no token is in two
+ * pieces, which yajl would read twice.
+ */
+
+static const u_char *
+ngx_http_idem_yajl_piece(const u_char *p, const u_char *last, size_t n)
+{
+    ngx_uint_t     depth;
+    const u_char  *start;
+
+    depth = 0;
+    start = p;
+
+    while (p && p < last) {
+
+        switch (*p++) {
+
+        case '"':
+            p = ngx_http_idem_yajl_quoted(p, last);
+            break;
+
+        case '[':
+        case '{':
+            depth++;
+            break;
+
+        case ']':
+        case '}':
+            if (depth-- == 0) {
+                return p;
+            }
+
+            break;
+
+        case ',':
+            if ((size_t) (p - start) > n) {
+                return p;
+            }
+
+            break;
+
+        case '\v':
+        case '\f':
+            return NULL;
+        }
+    }
+
+    return p;
+}
+
+
+static const u_char *
+ngx_http_idem_yajl_quoted(const u_char *p, const u_char *last)
+{
+    size_t  n;
+
+    while (p && p < last) {
+
+        if (*p == '"') {
+            return p + 1;
+        }
+
+        if (*p == '\\') {
+            p = ngx_http_idem_yajl_escape(p + 1, last);
+            continue;
+        }
+
+        n = (*p < 0x80) ? 1 : ngx_http_idem_utf8_len(p, last);
+        p = n ? p + n : NULL;
+    }
+
+    return NULL;
+}
+
+
+/* from behind its backslash on; a high surrogate, with the low one */
+
+static const u_char *
+ngx_http_idem_yajl_escape(const u_char *p, const u_char *last)
+{
+    ngx_int_t  code;
+
+    if (p == last || *p != 'u') {
+        return (p == last) ? NULL : p + 1;
+    }
+
+    code = ngx_http_idem_yajl_hex(p + 1, last);
+
+    if (code == NGX_ERROR || (code & 0xfc00) == 0xdc00) {
+        return NULL;
+    }
+
+    p += 5;
+
+    if ((code & 0xfc00) != 0xd800) {
+        return p;
+    }
+
+    if (last - p < 2 || p[0] != '\\' || p[1] != 'u') {
+        return NULL;
+    }
+
+    code = ngx_http_idem_yajl_hex(p + 2, last);
+
+    return (code != NGX_ERROR && (code & 0xfc00) == 0xdc00) ? p + 6 : NULL;
+}
+
+
+static ngx_int_t
+ngx_http_idem_yajl_hex(const u_char *p, const u_char *last)
+{
+    int         digit;
+    ngx_int_t   code;
+    ngx_uint_t  i;
+
+    if (last - p < 4) {
+        return NGX_ERROR;
+    }
+
+    code = 0;
+
+    for (i = 0; i < 4; i++) {
+        digit = ngx_http_idem_canon_hex(p[i]);
+
+        if (digit < 0) {
+            return NGX_ERROR;
+        }
+
+        code = code << 4 | digit;
+    }
+
+    return code;
 }
 
 
