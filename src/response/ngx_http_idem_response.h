@@ -317,7 +317,6 @@ ngx_int_t ngx_http_idem_keep_header(ngx_array_t *headers,
 void ngx_http_idem_hide_header(ngx_http_request_t *r, const char *name);
 ngx_int_t ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
     ngx_str_t *value);
-u_char *ngx_http_idem_iso_time(u_char *p, uint64_t msec);
 
 /* ..._sse.c: events of a stored text/event-stream */
 
@@ -350,9 +349,6 @@ ngx_int_t ngx_http_idem_is_rpc_response(ngx_str_t *data);
 #define ngx_http_idem_is_duplicate(ctx)                                       \
     ((ctx)->answer.refused                                                    \
      && (ctx)->answer.problem == NGX_HTTP_IDEM_PROBLEM_DUPLICATE_REQUEST)
-
-#define NGX_HTTP_IDEM_ISO_TIME_LEN                                            \
-    (sizeof("1970-01-01T00:00:00Z") - 1)
 
 
 #endif /* _NGX_HTTP_IDEM_RESPONSE_H_INCLUDED_ */
