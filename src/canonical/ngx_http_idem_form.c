@@ -17,6 +17,9 @@
 
 #define NGX_HTTP_IDEM_FORM_UNIT  3               /* group, name, value    */
 
+/* what a byte costs, in the unit of a step's work */
+#define NGX_HTTP_IDEM_FORM_BYTE  4
+
 
 typedef enum {
     NGX_HTTP_IDEM_FORM_READ = 0,
@@ -51,8 +54,7 @@ struct ngx_http_idem_form_s {
 };
 
 
-static ngx_int_t ngx_http_idem_form_read(ngx_http_idem_form_t *f,
-    size_t work);
+static ngx_int_t ngx_http_idem_form_read(ngx_http_idem_form_t *f, size_t n);
 static ngx_int_t ngx_http_idem_form_byte(ngx_http_idem_form_t *f);
 static ngx_int_t ngx_http_idem_form_name(ngx_http_idem_form_t *f);
 static ngx_int_t ngx_http_idem_form_group(ngx_http_idem_form_t *f);
@@ -105,7 +107,7 @@ ngx_http_idem_form_work(ngx_http_idem_form_t *f, size_t work)
         rc = ngx_http_idem_canon_close_step(&f->canon, work);
 
     } else {
-        rc = ngx_http_idem_form_read(f, work);
+        rc = ngx_http_idem_form_read(f, work / NGX_HTTP_IDEM_FORM_BYTE + 1);
 
         if (rc == NGX_OK) {
             f->stage = NGX_HTTP_IDEM_FORM_SORT;
@@ -125,14 +127,16 @@ ngx_http_idem_form_work(ngx_http_idem_form_t *f, size_t work)
 }
 
 
+/* as many bytes of the body */
+
 static ngx_int_t
-ngx_http_idem_form_read(ngx_http_idem_form_t *f, size_t work)
+ngx_http_idem_form_read(ngx_http_idem_form_t *f, size_t n)
 {
     ngx_int_t  rc;
 
     while (f->read < f->body.len) {
 
-        if (work-- == 0) {
+        if (n-- == 0) {
             return NGX_AGAIN;
         }
 
