@@ -148,6 +148,30 @@ ngx_http_idem_json_member(ngx_http_idem_json_t *j, ngx_uint_t i)
 }
 
 
+/* one of those that are wanted; they are few */
+
+const ngx_http_idem_json_member_t *
+ngx_http_idem_json_named(ngx_http_idem_json_t *j, const ngx_str_t *name)
+{
+    ngx_str_t   *wanted;
+    ngx_uint_t   i;
+
+    static const ngx_http_idem_json_member_t  none;
+
+    wanted = j->walk.options->wanted;
+
+    for (i = 0; i < j->walk.options->nwanted; i++) {
+        if (wanted[i].len == name->len
+            && ngx_memcmp(wanted[i].data, name->data, name->len) == 0)
+        {
+            return &j->walk.members[i];
+        }
+    }
+
+    return &none;
+}
+
+
 void
 ngx_http_idem_json_paths(ngx_http_idem_json_t *j, ngx_str_t *paths)
 {

@@ -143,6 +143,8 @@ ngx_int_t ngx_http_idem_json_done(ngx_http_idem_json_t *j, u_char *digest);
 
 const ngx_http_idem_json_member_t *ngx_http_idem_json_member(
     ngx_http_idem_json_t *j, ngx_uint_t i);
+const ngx_http_idem_json_member_t *ngx_http_idem_json_named(
+    ngx_http_idem_json_t *j, const ngx_str_t *name);
 void ngx_http_idem_json_paths(ngx_http_idem_json_t *j, ngx_str_t *paths);
 
 void ngx_http_idem_json_destroy(ngx_http_idem_json_t *j);
