@@ -26,29 +26,30 @@
 static ngx_inline size_t
 ngx_http_idem_utf8_len(const u_char *src, const u_char *last)
 {
-    u_char    *p;
-    uint32_t   ch;
+    size_t  i, n;
 
-    if (*src < 0x80) {
-        return 1;
-    }
+    n = (*src < 0x80) ? 1 : (*src < 0xc2) ? 0 : (*src < 0xe0) ? 2
+        : (*src < 0xf0) ? 3 : (*src < 0xf5) ? 4 : 0;
 
-    p = (u_char *) src;
-    ch = ngx_utf8_decode(&p, last - src);
-
-    if (*src >= 0xf8 || ch > 0x10ffff || (ch >= 0xd800 && ch <= 0xdfff)) {
+    if ((size_t) (last - src) < n) {
         return 0;
     }
 
-    last = p;
-
-    while (--p > src) {
-        if ((*p & 0xc0) != 0x80) {
+    for (i = 1; i < n; i++) {
+        if ((src[i] & 0xc0) != 0x80) {
             return 0;
         }
     }
 
-    return last - src;
+    /* longer than need be, a surrogate, or beyond U+10FFFF */
+
+    if ((*src == 0xe0 && src[1] < 0xa0) || (*src == 0xed && src[1] > 0x9f)
+        || (*src == 0xf0 && src[1] < 0x90) || (*src == 0xf4 && src[1] > 0x8f))
+    {
+        return 0;
+    }
+
+    return n;
 }
 
 

@@ -112,15 +112,12 @@ static void
 ngx_http_idem_admin_time(ngx_http_idem_text_t *t, const char *name,
     uint64_t ms)
 {
-    ngx_tm_t  tm;
+    u_char  time[NGX_HTTP_IDEM_ISO_TIME_LEN];
 
-    ngx_gmtime((time_t) (ms / 1000), &tm);
+    ngx_http_idem_iso_time(time, ms);
 
-    ngx_http_idem_text(t,
-                       ",\"%s\":\"%04d-%02d-%02dT%02d:%02d:%02d.%03uLZ\"",
-                       name, tm.ngx_tm_year, tm.ngx_tm_mon, tm.ngx_tm_mday,
-                       tm.ngx_tm_hour, tm.ngx_tm_min, tm.ngx_tm_sec,
-                       ms % 1000);
+    ngx_http_idem_text(t, ",\"%s\":\"%*s.%03uLZ\"", name, sizeof(time) - 1,
+                       time, ms % 1000);
 }
 
 

@@ -168,6 +168,7 @@ ngx_http_idem_admin_deletion(ngx_http_request_t *r, ngx_uint_t known,
     u_char      *p, *end, *last, *value;
     ngx_str_t    name;
     ngx_uint_t   i, seen;
+    const char  *code, *why;
 
     if (r->method != NGX_HTTP_DELETE) {
         return NGX_OK;
@@ -192,31 +193,31 @@ ngx_http_idem_admin_deletion(ngx_http_request_t *r, ngx_uint_t known,
         i = ngx_http_idem_admin_arg(&name);
 
         if (!(known >> i & 1)) {
-            *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
-                             "ARGUMENT_UNKNOWN", "Nothing was deleted: "
-                             "\"%V\" is no argument of this deletion.", &name);
-            return NGX_DECLINED;
-        }
+            code = "ARGUMENT_UNKNOWN";
+            why = "is no argument of this deletion";
 
-        if (value == NULL
-            || (value + 1 == end && i != NGX_HTTP_IDEM_ARG_SCOPE
-                && i != NGX_HTTP_IDEM_ARG_CURSOR))
+        } else if (value == NULL
+                   || (value + 1 == end && i != NGX_HTTP_IDEM_ARG_SCOPE
+                       && i != NGX_HTTP_IDEM_ARG_CURSOR))
         {
-            *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
-                             "FILTER_EMPTY", "Nothing was deleted: \"%V\" is "
-                             "empty.", &name);
-            return NGX_DECLINED;
+            code = "FILTER_EMPTY";
+            why = "is empty";
+
+        } else if ((seen >> i & 1)
+                   || !ngx_http_idem_admin_escaped(value, end))
+        {
+            code = "ARGUMENT_INVALID";
+            why = "is given twice, or has a \"%\" that begins no escape";
+
+        } else {
+            seen |= 1 << i;
+            continue;
         }
 
-        if ((seen >> i & 1) || !ngx_http_idem_admin_escaped(value, end)) {
-            *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST,
-                             "ARGUMENT_INVALID", "Nothing was deleted: \"%V\" "
-                             "is given twice, or has a \"%%\" that begins no "
-                             "escape.", &name);
-            return NGX_DECLINED;
-        }
-
-        seen |= 1 << i;
+        *rc = ngx_http_idem_admin_error(r, NGX_HTTP_BAD_REQUEST, code,
+                                        "Nothing was deleted: \"%V\" %s.",
+                                        &name, why);
+        return NGX_DECLINED;
     }
 
     return NGX_OK;

@@ -175,9 +175,7 @@ ngx_http_idem_stats_hash(const char *open, const char *close, u_char *text)
 
     start += ngx_strlen(open);
 
-    if (EVP_Digest(start, end - start, hash, NULL, EVP_sha256(), NULL) != 1) {
-        return NGX_ERROR;
-    }
+    ngx_http_idem_digest_plain(hash, start, end - start);
 
     src.data = hash;
     src.len = sizeof(hash);

@@ -79,8 +79,7 @@ ngx_http_idem_canon_put(ngx_http_idem_canon_t *c, const u_char *value)
 
     len = ngx_http_idem_canon_skip(value, 1);
 
-    if (ngx_http_idem_canon_grow(&c->mem, &c->stack, c->len, &c->size,
-                                    len + NGX_HTTP_IDEM_CANON_KEY_LEN)
+    if (ngx_http_idem_canon_grow(&c->mem, &c->stack, c->len, &c->size, len)
         != NGX_OK)
     {
         return NGX_ERROR;
@@ -119,6 +118,27 @@ ngx_http_idem_canon_grow(const ngx_http_idem_canon_mem_t *mem,
 
     *buf = p;
     *size = n;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_idem_canon_collect(const ngx_http_idem_canon_mem_t *mem,
+    ngx_http_idem_canon_body_t *body, size_t max, const u_char *p, size_t len)
+{
+    if (len > max - body->len) {
+        return NGX_DECLINED;
+    }
+
+    if (ngx_http_idem_canon_grow(mem, &body->data, body->len, &body->size, len)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(body->data + body->len, p, len);
+    body->len += len;
 
     return NGX_OK;
 }

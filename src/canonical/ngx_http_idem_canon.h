@@ -35,9 +35,6 @@
 #define NGX_HTTP_IDEM_CANON_INLINE_MAX  32
 #define NGX_HTTP_IDEM_CANON_HASHED      0xff     /* in place of a length  */
 
-/* so many bytes of a value are a key to sort by */
-#define NGX_HTTP_IDEM_CANON_KEY_LEN     8
-
 /* tag, length, content */
 #define NGX_HTTP_IDEM_CANON_VALUE_MAX                                         \
     (2 + NGX_HTTP_IDEM_CANON_INLINE_MAX)
@@ -91,6 +88,15 @@ ngx_http_idem_canon_free(const ngx_http_idem_canon_mem_t *mem, void *p)
         mem->free(mem->data, p);
     }
 }
+
+
+/* the body that is to be parsed, as far as it was fed */
+
+typedef struct {
+    u_char                        *data;
+    size_t                         len;
+    size_t                         size;
+} ngx_http_idem_canon_body_t;
 
 
 typedef struct ngx_http_idem_canon_close_s  ngx_http_idem_canon_close_t;
@@ -201,6 +207,10 @@ ngx_http_idem_canon_hex(u_char ch)
  */
 ngx_int_t ngx_http_idem_canon_grow(const ngx_http_idem_canon_mem_t *mem,
     u_char **buf, size_t len, size_t *size, size_t need);
+
+/* NGX_DECLINED: it would be longer than "max" */
+ngx_int_t ngx_http_idem_canon_collect(const ngx_http_idem_canon_mem_t *mem,
+    ngx_http_idem_canon_body_t *body, size_t max, const u_char *p, size_t len);
 
 
 #endif /* _NGX_HTTP_IDEM_CANON_H_INCLUDED_ */

@@ -10,7 +10,9 @@
  *
  * A body of 1 MB can be half a million children.  To compare each with
  * nineteen others would take a tenth of a second; so many are sorted by the
- * bytes of their values, which takes a time in proportion to their number.
+ * bytes of their values, which takes a time in proportion to all their bytes:
+ * by length first, then by each byte, from the last one to the first, those
+ * that are long enough to have it; equal ones stay in the order they came.
  * That is still tens of milliseconds in which a worker would serve nobody
  * else.  So it is done in steps, each of a bounded amount of work; what is
  * between them is in ngx_http_idem_canon_close_t.
@@ -22,35 +24,20 @@
 
 #define NGX_HTTP_IDEM_CANON_ORDER_MIN  64
 
-/* from so many on children are sorted by keys */
-#define NGX_HTTP_IDEM_CANON_RADIX_MIN  32
+/* from so many on children are sorted by their bytes */
+#define NGX_HTTP_IDEM_CANON_RADIX_MIN  64
 
 /* small children are gathered to so many bytes before they are hashed */
 #define NGX_HTTP_IDEM_CANON_GATHERED   4096
 
-/* the keys of the longest value */
-#define NGX_HTTP_IDEM_CANON_KEYS                                              \
-    ((NGX_HTTP_IDEM_CANON_VALUE_MAX + NGX_HTTP_IDEM_CANON_KEY_LEN - 1)        \
-     / NGX_HTTP_IDEM_CANON_KEY_LEN)
-
-
-/* children whose values are the same in their first "at" bytes */
-
-typedef struct {
-    size_t                               first;    /* in the order        */
-    size_t                               n;
-    size_t                               at;
-    size_t                               group;    /* those of one key ... */
-    size_t                               end;      /* ... as far as seen  */
-} ngx_http_idem_canon_range_t;
+/* in place of the number of a byte: by their lengths */
+#define NGX_HTTP_IDEM_CANON_LENGTHS    NGX_HTTP_IDEM_CANON_VALUE_MAX
 
 
 typedef enum {
     NGX_HTTP_IDEM_CANON_LIST = 0,         /* where they are, as they came */
-    NGX_HTTP_IDEM_CANON_DIFFER,           /* which bytes of keys differ?  */
-    NGX_HTTP_IDEM_CANON_COUNT,            /* the values of one of them    */
-    NGX_HTTP_IDEM_CANON_MOVE,             /* by that one                  */
-    NGX_HTTP_IDEM_CANON_GROUPS,           /* equal keys: by the next one  */
+    NGX_HTTP_IDEM_CANON_COUNT,            /* the values of one byte       */
+    NGX_HTTP_IDEM_CANON_MOVE,             /* by that byte                 */
     NGX_HTTP_IDEM_CANON_FOLD              /* sorted                       */
 } ngx_http_idem_canon_stage_e;
 
@@ -63,15 +50,14 @@ struct ngx_http_idem_canon_close_s {
     ngx_uint_t                    unit;
     size_t                        n;
 
-    ngx_http_idem_canon_range_t   ranges[NGX_HTTP_IDEM_CANON_KEYS];
-    ngx_uint_t                    nranges;
-
     size_t                        i;               /* of a stage          */
     size_t                        next;            /* child on the stack  */
-    uint64_t                      differ;
-    ngx_uint_t                    shift;           /* the byte of the key */
+    ngx_uint_t                    byte;            /* of the values       */
+    size_t                        first;           /* that has this byte  */
     uint32_t                      counts[256];
-    ngx_uint_t                    swapped;         /* in the scratch room */
+
+    /* how many have no more than so many bytes */
+    uint32_t                      shorter[NGX_HTTP_IDEM_CANON_VALUE_MAX];
 
     ngx_http_idem_digest_t        digest;
 };
@@ -81,17 +67,11 @@ static ngx_int_t ngx_http_idem_canon_order(ngx_http_idem_canon_t *c,
     size_t size);
 static void ngx_http_idem_canon_list(ngx_http_idem_canon_t *c,
     size_t *work);
-static void ngx_http_idem_canon_range(ngx_http_idem_canon_close_t *close,
-    size_t first, size_t n, size_t at);
-static size_t ngx_http_idem_canon_sort_step(ngx_http_idem_canon_t *c,
-    size_t work);
-static void ngx_http_idem_canon_sorted(ngx_http_idem_canon_t *c,
-    ngx_http_idem_canon_range_t *range);
-static size_t ngx_http_idem_canon_groups(ngx_http_idem_canon_t *c,
-    ngx_http_idem_canon_range_t *range, size_t work);
+static void ngx_http_idem_canon_sort(ngx_http_idem_canon_t *c, size_t *work);
+static void ngx_http_idem_canon_counted(ngx_http_idem_canon_close_t *close);
+static void ngx_http_idem_canon_next_byte(ngx_http_idem_canon_close_t *close);
 static void ngx_http_idem_canon_insert(const u_char *stack,
     uint32_t *order, size_t n);
-static uint64_t ngx_http_idem_canon_key(const u_char *p, size_t at);
 static ngx_int_t ngx_http_idem_canon_fold_step(ngx_http_idem_canon_t *c,
     size_t work);
 
@@ -168,7 +148,7 @@ ngx_http_idem_canon_close_step(ngx_http_idem_canon_t *c, size_t work)
             return NGX_AGAIN;
         }
 
-        work = ngx_http_idem_canon_sort_step(c, work);
+        ngx_http_idem_canon_sort(c, &work);
     }
 
     return ngx_http_idem_canon_fold_step(c, work);
@@ -215,226 +195,116 @@ ngx_http_idem_canon_list(ngx_http_idem_canon_t *c, size_t *work)
     close->next = p - c->stack;
 
     if (close->i == close->n) {
-        close->nranges = 0;
-        ngx_http_idem_canon_range(close, 0, close->n, 0);
-    }
-}
-
-
-static void
-ngx_http_idem_canon_range(ngx_http_idem_canon_close_t *close, size_t first,
-    size_t n, size_t at)
-{
-    ngx_http_idem_canon_range_t  *range;
-
-    range = &close->ranges[close->nranges++];
-
-    range->first = first;
-    range->n = n;
-    range->at = at;
-
-    close->stage = NGX_HTTP_IDEM_CANON_DIFFER;
-    close->i = 0;
-    close->differ = 0;
-    close->shift = 0;
-    close->swapped = 0;
-}
-
-
-/*
- * By the last byte of the key, then the one before it, leaving out those in
- * which all are equal: equal keys stay in the order they came.  Returns what
- * is left of the work.
- */
-
-static size_t
-ngx_http_idem_canon_sort_step(ngx_http_idem_canon_t *c, size_t work)
-{
-    size_t                        end, i;
-    uint32_t                     *from, *to;
-    uint64_t                      key, first;
-    ngx_http_idem_canon_close_t  *close;
-    ngx_http_idem_canon_range_t  *range;
-
-    close = c->close;
-    range = &close->ranges[close->nranges - 1];
-
-    if (close->stage == NGX_HTTP_IDEM_CANON_GROUPS) {
-        return ngx_http_idem_canon_groups(c, range, work);
-    }
-
-    from = c->order + (close->swapped ? close->n : range->first);
-    to = c->order + (close->swapped ? range->first : close->n);
-
-    i = close->i;
-    end = i + ngx_min(range->n - i, work);
-    work -= end - i;
-
-    switch (close->stage) {
-
-    case NGX_HTTP_IDEM_CANON_DIFFER:
-        first = ngx_http_idem_canon_key(c->stack + from[0], range->at);
-
-        for ( /* void */ ; i < end; i++) {
-            key = ngx_http_idem_canon_key(c->stack + from[i], range->at);
-            close->differ |= key ^ first;
-        }
-
-        break;
-
-    case NGX_HTTP_IDEM_CANON_COUNT:
-        for ( /* void */ ; i < end; i++) {
-            key = ngx_http_idem_canon_key(c->stack + from[i], range->at);
-            close->counts[(key >> close->shift) & 0xff]++;
-        }
-
-        break;
-
-    default: /* NGX_HTTP_IDEM_CANON_MOVE */
-        for ( /* void */ ; i < end; i++) {
-            key = ngx_http_idem_canon_key(c->stack + from[i], range->at);
-            to[close->counts[(key >> close->shift) & 0xff]++] = from[i];
-        }
-
-        break;
-    }
-
-    close->i = end;
-
-    if (end == range->n) {
+        close->stage = NGX_HTTP_IDEM_CANON_COUNT;
+        close->byte = NGX_HTTP_IDEM_CANON_LENGTHS;
+        close->first = 0;
         close->i = 0;
-        ngx_http_idem_canon_sorted(c, range);
-    }
 
-    return work;
+        ngx_memzero(close->counts, sizeof(close->counts));
+    }
 }
 
 
-/* all children of the range went through a stage: which is the next? */
+/* counts the children by a byte of their values, or moves them by it */
 
 static void
-ngx_http_idem_canon_sorted(ngx_http_idem_canon_t *c,
-    ngx_http_idem_canon_range_t *range)
+ngx_http_idem_canon_sort(ngx_http_idem_canon_t *c, size_t *work)
 {
-    size_t                        sum, count;
-    ngx_uint_t                    value;
+    u_char                       *p;
+    size_t                        end, key;
+    uint32_t                     *scratch;
     ngx_http_idem_canon_close_t  *close;
 
     close = c->close;
+    scratch = c->order + close->n;
+
+    end = close->i + ngx_min(close->n - close->i, *work);
+    *work -= end - close->i;
+
+    for ( /* void */ ; close->i < end; close->i++) {
+        p = c->stack + c->order[close->i];
+
+        key = (close->byte == NGX_HTTP_IDEM_CANON_LENGTHS)
+              ? ngx_http_idem_canon_skip(p, 1) : p[close->byte];
+
+        if (close->stage == NGX_HTTP_IDEM_CANON_COUNT) {
+            close->counts[key]++;
+
+        } else {
+            scratch[close->counts[key]++] = c->order[close->i];
+        }
+    }
+
+    if (end < close->n) {
+        return;
+    }
 
     if (close->stage == NGX_HTTP_IDEM_CANON_COUNT) {
-
-        /* where those of each value begin */
-
-        sum = 0;
-
-        for (value = 0; value < 256; value++) {
-            count = close->counts[value];
-            close->counts[value] = (uint32_t) sum;
-            sum += count;
-        }
-
-        close->stage = NGX_HTTP_IDEM_CANON_MOVE;
+        ngx_http_idem_canon_counted(close);
         return;
     }
 
-    if (close->stage == NGX_HTTP_IDEM_CANON_MOVE) {
-        close->swapped = !close->swapped;
-        close->shift += 8;
-    }
+    ngx_memcpy(c->order + close->first, scratch + close->first,
+               (close->n - close->first) * sizeof(uint32_t));
 
-    while (close->shift < 64
-           && ((close->differ >> close->shift) & 0xff) == 0)
-    {
-        close->shift += 8;
-    }
-
-    if (close->shift < 64) {
-        ngx_memzero(close->counts, sizeof(close->counts));
-        close->stage = NGX_HTTP_IDEM_CANON_COUNT;
-        return;
-    }
-
-    if (close->swapped) {
-        ngx_memcpy(c->order + range->first, c->order + close->n,
-                   range->n * sizeof(uint32_t));
-    }
-
-    range->group = 0;
-    range->end = 1;
-
-    close->stage = NGX_HTTP_IDEM_CANON_GROUPS;
+    ngx_http_idem_canon_next_byte(close);
 }
 
 
-/* sorted by this key; those that have the same one by what is behind it */
+/* where those of each value begin; if all have the same, none is moved */
 
-static size_t
-ngx_http_idem_canon_groups(ngx_http_idem_canon_t *c,
-    ngx_http_idem_canon_range_t *range, size_t work)
+static void
+ngx_http_idem_canon_counted(ngx_http_idem_canon_close_t *close)
 {
-    size_t                        n;
-    uint32_t                     *order;
-    uint64_t                      key;
-    ngx_http_idem_canon_close_t  *close;
+    size_t      begin, count;
+    ngx_uint_t  value, same;
 
-    close = c->close;
-    order = c->order + range->first;
+    begin = close->first;
+    same = 0;
 
-    while (range->group < range->n && work) {
+    for (value = 0; value < 256; value++) {
+        count = close->counts[value];
+        close->counts[value] = (uint32_t) begin;
+        begin += count;
 
-        key = ngx_http_idem_canon_key(c->stack + order[range->group],
-                                      range->at);
-
-        for ( /* void */ ; range->end < range->n && work; range->end++) {
-            if (ngx_http_idem_canon_key(c->stack + order[range->end],
-                                        range->at)
-                != key)
-            {
-                break;
-            }
-
-            work--;
-        }
-
-        if (work == 0) {
-            return 0;
-        }
-
-        work--;
-
-        order = c->order + range->first + range->group;
-        n = range->end - range->group;
-
-        range->group = range->end;
-        range->end++;
-
-        /* the length is in the first key: all end before that, or none */
-
-        if (n > 1
-            && ngx_http_idem_canon_skip(c->stack + order[0], 1)
-               > range->at + NGX_HTTP_IDEM_CANON_KEY_LEN)
-        {
-            if (n < NGX_HTTP_IDEM_CANON_RADIX_MIN) {
-                ngx_http_idem_canon_insert(c->stack, order, n);
-                work -= ngx_min(n * n / 2, work);
-
-            } else {
-                ngx_http_idem_canon_range(close, order - c->order, n,
-                                   range->at + NGX_HTTP_IDEM_CANON_KEY_LEN);
-                return work;
-            }
-        }
-
-        order = c->order + range->first;
+        same |= (count == close->n - close->first);
     }
 
-    if (range->group == range->n && --close->nranges == 0) {
-        close->i = 0;
-        close->stage = NGX_HTTP_IDEM_CANON_FOLD;
+    if (close->byte == NGX_HTTP_IDEM_CANON_LENGTHS) {
+        ngx_memcpy(close->shorter, &close->counts[1], sizeof(close->shorter));
     }
 
-    return work;
+    if (same) {
+        ngx_http_idem_canon_next_byte(close);
+        return;
+    }
+
+    close->stage = NGX_HTTP_IDEM_CANON_MOVE;
+    close->i = close->first;
+}
+
+
+/* the one before: those that have it are the last ones in the order */
+
+static void
+ngx_http_idem_canon_next_byte(ngx_http_idem_canon_close_t *close)
+{
+    do {
+        if (close->byte == 0) {
+            close->stage = NGX_HTTP_IDEM_CANON_FOLD;
+            close->i = 0;
+            return;
+        }
+
+        close->byte--;
+        close->first = close->shorter[close->byte];
+
+    } while (close->first == close->n);
+
+    ngx_memzero(close->counts, sizeof(close->counts));
+
+    close->stage = NGX_HTTP_IDEM_CANON_COUNT;
+    close->i = close->first;
 }
 
 
@@ -469,39 +339,6 @@ ngx_http_idem_canon_insert(const u_char *stack, uint32_t *order, size_t n)
 
         order[k] = child;
     }
-}
-
-
-/* a value that ends before has zeroes there */
-
-static uint64_t
-ngx_http_idem_canon_key(const u_char *p, size_t at)
-{
-    size_t    len;
-    uint64_t  key;
-
-    len = ngx_http_idem_canon_skip(p, 1);
-
-    if (len <= at) {
-        return 0;
-    }
-
-    /* the stack goes on for so many bytes behind its last value */
-
-    p += at;
-    len -= at;
-
-    key = (uint64_t) p[0] << 56 | (uint64_t) p[1] << 48
-          | (uint64_t) p[2] << 40 | (uint64_t) p[3] << 32
-          | (uint64_t) p[4] << 24 | (uint64_t) p[5] << 16
-          | (uint64_t) p[6] << 8 | (uint64_t) p[7];
-
-    if (len < NGX_HTTP_IDEM_CANON_KEY_LEN) {
-        len = 8 * (NGX_HTTP_IDEM_CANON_KEY_LEN - len);
-        key = (key >> len) << len;
-    }
-
-    return key;
 }
 
 

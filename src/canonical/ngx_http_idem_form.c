@@ -5,9 +5,9 @@
  */
 
 /*
- * Reads a form as it streams by, field by field, and pushes each on the
- * canonical stack (canon.c) as three values: its group, by which fields are
- * sorted, its name, and its value.  Called by the body reader.
+ * Reads a form, field by field, and pushes each on the canonical stack
+ * (canon.c) as three values: its group, by which fields are sorted, its name,
+ * and its value.  Called by the body reader.
  */
 
 
@@ -17,12 +17,15 @@
 
 #define NGX_HTTP_IDEM_FORM_UNIT  3               /* group, name, value    */
 
+/* what a byte costs, in the unit of a step's work */
+#define NGX_HTTP_IDEM_FORM_BYTE  4
+
 
 typedef enum {
-    NGX_HTTP_IDEM_FORM_PLAIN = 0,
-    NGX_HTTP_IDEM_FORM_PERCENT,           /* behind a "%"          */
-    NGX_HTTP_IDEM_FORM_DIGIT                     /* ... and a digit       */
-} ngx_http_idem_form_state_e;
+    NGX_HTTP_IDEM_FORM_READ = 0,
+    NGX_HTTP_IDEM_FORM_SORT,
+    NGX_HTTP_IDEM_FORM_DONE
+} ngx_http_idem_form_stage_e;
 
 
 struct ngx_http_idem_form_s {
@@ -30,30 +33,29 @@ struct ngx_http_idem_form_s {
 
     ngx_http_idem_canon_t         canon;
     ngx_int_t                     rc;
-    size_t                        left;            /* of the size limit   */
+    ngx_http_idem_form_stage_e    stage;
 
-    ngx_http_idem_form_state_e    state;
-    u_char                        digit;           /* first of an escape  */
+    ngx_http_idem_canon_body_t    body;            /* begins with the name
+                                                      or value, as far as it
+                                                      was read: that is no
+                                                      longer              */
+    size_t                        read;            /* bytes of the body   */
+    size_t                        len;             /* of the name or value */
 
-    u_char                       *text;            /* name or value, as
-                                                      far as it was read  */
-    size_t                        len;
-    size_t                        size;
+    u_char                       *group;
+    size_t                        group_size;
 
     size_t                        base;            /* of the field, on the
                                                       stack               */
     size_t                        n;               /* fields on the stack */
     uint32_t                      nothing;         /* fields of no byte   */
-    unsigned                      value:1;  /* behind the "="      */
+    unsigned                      value:1;         /* behind the "="      */
     unsigned                      excluded:1;
-    unsigned                      closing:1;       /* no byte will come   */
-    unsigned                      closed:1;
 };
 
 
-static ngx_int_t ngx_http_idem_form_byte(ngx_http_idem_form_t *f, u_char ch);
-static ngx_int_t ngx_http_idem_form_escape(
-    ngx_http_idem_form_t *f, u_char ch);
+static ngx_int_t ngx_http_idem_form_read(ngx_http_idem_form_t *f, size_t n);
+static ngx_int_t ngx_http_idem_form_byte(ngx_http_idem_form_t *f);
 static ngx_int_t ngx_http_idem_form_name(ngx_http_idem_form_t *f);
 static ngx_int_t ngx_http_idem_form_group(ngx_http_idem_form_t *f);
 static ngx_int_t ngx_http_idem_form_field(ngx_http_idem_form_t *f);
@@ -71,7 +73,6 @@ ngx_http_idem_form_create(const ngx_http_idem_form_options_t *options,
     }
 
     f->options = options;
-    f->left = options->size;
 
     ngx_http_idem_canon_init(&f->canon, mem);
 
@@ -82,38 +83,84 @@ ngx_http_idem_form_create(const ngx_http_idem_form_options_t *options,
 ngx_int_t
 ngx_http_idem_form_feed(ngx_http_idem_form_t *f, const u_char *p, size_t len)
 {
-    const u_char  *last;
-
-    if (f->rc != NGX_OK || len == 0) {
-        return f->rc;
-    }
-
-    if (len > f->left) {
-        f->rc = NGX_DECLINED;
-        return f->rc;
-    }
-
-    f->left -= len;
-
-    /* what is read is no longer than what it is read from */
-
-    f->rc = ngx_http_idem_canon_grow(&f->canon.mem, &f->text, f->len,
-                                     &f->size, len);
-
-    for (last = p + len; p < last && f->rc == NGX_OK; p++) {
-        f->rc = ngx_http_idem_form_byte(f, *p);
+    if (f->rc == NGX_OK && len) {
+        f->rc = ngx_http_idem_canon_collect(&f->canon.mem, &f->body,
+                                            f->options->size, p, len);
     }
 
     return f->rc;
 }
 
 
-static ngx_int_t
-ngx_http_idem_form_byte(ngx_http_idem_form_t *f, u_char ch)
+/* the fields, one after the other; then, in their order, as one value */
+
+ngx_int_t
+ngx_http_idem_form_work(ngx_http_idem_form_t *f, size_t work)
 {
-    if (f->state != NGX_HTTP_IDEM_FORM_PLAIN) {
-        return ngx_http_idem_form_escape(f, ch);
+    ngx_int_t  rc;
+
+    if (f->rc != NGX_OK || f->stage == NGX_HTTP_IDEM_FORM_DONE) {
+        return f->rc;
     }
+
+    if (f->stage == NGX_HTTP_IDEM_FORM_SORT) {
+        rc = ngx_http_idem_canon_close_step(&f->canon, work);
+
+    } else {
+        rc = ngx_http_idem_form_read(f, work / NGX_HTTP_IDEM_FORM_BYTE + 1);
+
+        if (rc == NGX_OK) {
+            f->stage = NGX_HTTP_IDEM_FORM_SORT;
+
+            rc = ngx_http_idem_canon_close_start(&f->canon,
+                                               NGX_HTTP_IDEM_CANON_FORM, 0,
+                                               NGX_HTTP_IDEM_FORM_UNIT, f->n);
+        }
+    }
+
+    if (rc != NGX_AGAIN) {
+        f->stage = NGX_HTTP_IDEM_FORM_DONE;
+        f->rc = rc;
+    }
+
+    return rc;
+}
+
+
+/* as many bytes of the body */
+
+static ngx_int_t
+ngx_http_idem_form_read(ngx_http_idem_form_t *f, size_t n)
+{
+    ngx_int_t  rc;
+
+    while (f->read < f->body.len) {
+
+        if (n-- == 0) {
+            return NGX_AGAIN;
+        }
+
+        rc = ngx_http_idem_form_byte(f);
+
+        if (rc != NGX_OK) {
+            return rc;
+        }
+    }
+
+    /* an empty body has no field; "&" has two, of no byte */
+
+    return f->body.len ? ngx_http_idem_form_field(f) : NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_form_byte(ngx_http_idem_form_t *f)
+{
+    int     high, low;
+    u_char  ch, *p;
+
+    p = f->body.data + f->read++;
+    ch = *p;
 
     switch (ch) {
 
@@ -128,39 +175,27 @@ ngx_http_idem_form_byte(ngx_http_idem_form_t *f, u_char ch)
         break;
 
     case '%':
-        f->state = NGX_HTTP_IDEM_FORM_PERCENT;
-        return NGX_OK;
+        if (f->body.len - f->read < 2) {
+            return NGX_DECLINED;
+        }
+
+        high = ngx_http_idem_canon_hex(p[1]);
+        low = ngx_http_idem_canon_hex(p[2]);
+
+        if (high < 0 || low < 0) {
+            return NGX_DECLINED;
+        }
+
+        ch = (u_char) (high << 4 | low);
+        f->read += 2;
+        break;
 
     case '+':
         ch = ' ';
         break;
     }
 
-    f->text[f->len++] = ch;
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_form_escape(ngx_http_idem_form_t *f, u_char ch)
-{
-    int  digit;
-
-    digit = ngx_http_idem_canon_hex(ch);
-
-    if (digit < 0) {
-        return NGX_DECLINED;
-    }
-
-    if (f->state == NGX_HTTP_IDEM_FORM_PERCENT) {
-        f->digit = (u_char) digit;
-        f->state = NGX_HTTP_IDEM_FORM_DIGIT;
-        return NGX_OK;
-    }
-
-    f->text[f->len++] = (u_char) (f->digit << 4 | digit);
-    f->state = NGX_HTTP_IDEM_FORM_PLAIN;
+    f->body.data[f->len++] = ch;
 
     return NGX_OK;
 }
@@ -171,11 +206,8 @@ ngx_http_idem_form_escape(ngx_http_idem_form_t *f, u_char ch)
 static ngx_int_t
 ngx_http_idem_form_name(ngx_http_idem_form_t *f)
 {
-    size_t       len;
     ngx_str_t   *name;
     ngx_uint_t   i;
-
-    len = f->len;
 
     f->base = f->canon.len;
     f->excluded = 0;
@@ -183,25 +215,28 @@ ngx_http_idem_form_name(ngx_http_idem_form_t *f)
     name = f->options->excluded;
 
     for (i = 0; i < f->options->nexcluded; i++) {
-        if (name[i].len == len
-            && ngx_memcmp(name[i].data, f->text, len) == 0)
+        if (name[i].len == f->len
+            && ngx_memcmp(name[i].data, f->body.data, f->len) == 0)
         {
             /* a JSON Pointer is not the name of a field */
 
-            f->excluded = (len == 0 || f->text[0] != '/');
+            f->excluded = (f->len == 0 || f->body.data[0] != '/');
             break;
         }
     }
 
-    if (ngx_http_idem_form_group(f) != NGX_OK) {
+    if (ngx_http_idem_form_group(f) != NGX_OK
+        || ngx_http_idem_canon_scalar(&f->canon, NGX_HTTP_IDEM_CANON_STRING,
+                                      f->body.data, f->len)
+           != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
     f->len = 0;
     f->value = 1;
 
-    return ngx_http_idem_canon_scalar(&f->canon, NGX_HTTP_IDEM_CANON_STRING,
-                                      f->text, len);
+    return NGX_OK;
 }
 
 
@@ -214,20 +249,18 @@ ngx_http_idem_form_name(ngx_http_idem_form_t *f)
 static ngx_int_t
 ngx_http_idem_form_group(ngx_http_idem_form_t *f)
 {
-    u_char  *p, *last, *close, *group, *dst;
+    u_char  *p, *last, *close, *dst;
 
-    if (ngx_http_idem_canon_grow(&f->canon.mem, &f->text, f->len, &f->size,
+    if (ngx_http_idem_canon_grow(&f->canon.mem, &f->group, 0, &f->group_size,
                                  f->len)
         != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    p = f->text;
+    p = f->body.data;
     last = p + f->len;
-
-    group = last;
-    dst = last;
+    dst = f->group;
 
     for (close = last; close > p && close[-1] != ']'; close--) {
         /* void */
@@ -248,7 +281,7 @@ ngx_http_idem_form_group(ngx_http_idem_form_t *f)
     }
 
     return ngx_http_idem_canon_scalar(&f->canon, NGX_HTTP_IDEM_CANON_STRING,
-                                      group, dst - group);
+                                      f->group, dst - f->group);
 }
 
 
@@ -277,7 +310,7 @@ ngx_http_idem_form_field(ngx_http_idem_form_t *f)
         }
     }
 
-    if (ngx_http_idem_canon_scalar(&f->canon, tag, f->text, f->len)
+    if (ngx_http_idem_canon_scalar(&f->canon, tag, f->body.data, f->len)
         != NGX_OK)
     {
         return NGX_ERROR;
@@ -297,52 +330,6 @@ ngx_http_idem_form_field(ngx_http_idem_form_t *f)
 }
 
 
-/* the fields are in their order, and one value: before that, in steps */
-
-ngx_int_t
-ngx_http_idem_form_close(ngx_http_idem_form_t *f, size_t work)
-{
-    ngx_int_t  rc;
-
-    if (f->rc != NGX_OK || f->closed) {
-        return f->rc;
-    }
-
-    if (f->closing) {
-        rc = ngx_http_idem_canon_close_step(&f->canon, work);
-
-    } else {
-
-        if (f->state != NGX_HTTP_IDEM_FORM_PLAIN) {
-            f->rc = NGX_DECLINED;
-            return f->rc;
-        }
-
-        /* an empty body has no field; "&" has two, of no byte */
-
-        if (f->left < f->options->size) {
-            f->rc = ngx_http_idem_form_field(f);
-            if (f->rc != NGX_OK) {
-                return f->rc;
-            }
-        }
-
-        f->closing = 1;
-
-        rc = ngx_http_idem_canon_close_start(&f->canon,
-                                             NGX_HTTP_IDEM_CANON_FORM, 0,
-                                             NGX_HTTP_IDEM_FORM_UNIT, f->n);
-    }
-
-    if (rc != NGX_AGAIN) {
-        f->closed = 1;
-        f->rc = rc;
-    }
-
-    return rc;
-}
-
-
 ngx_int_t
 ngx_http_idem_form_done(ngx_http_idem_form_t *f, u_char *digest)
 {
@@ -351,7 +338,7 @@ ngx_http_idem_form_done(ngx_http_idem_form_t *f, u_char *digest)
     ngx_http_idem_digest_t  d;
 
     do {
-        rc = ngx_http_idem_form_close(f, NGX_MAX_SIZE_T_VALUE);
+        rc = ngx_http_idem_form_work(f, NGX_MAX_SIZE_T_VALUE);
     } while (rc == NGX_AGAIN);
 
     if (rc != NGX_OK) {
@@ -378,7 +365,8 @@ ngx_http_idem_form_destroy(ngx_http_idem_form_t *f)
     mem = f->canon.mem;
 
     ngx_http_idem_canon_destroy(&f->canon);
-    ngx_http_idem_canon_free(&mem, f->text);
+    ngx_http_idem_canon_free(&mem, f->body.data);
+    ngx_http_idem_canon_free(&mem, f->group);
 
     mem.free(mem.data, f);
 }

@@ -58,20 +58,12 @@ ngx_http_idem_form_t *ngx_http_idem_form_create(
     const ngx_http_idem_canon_mem_t *mem);
 
 /*
- * NGX_OK; NGX_DECLINED: the body counts raw; NGX_ERROR: no memory.  After
- * anything but NGX_OK the answer stays the same, and bytes cost nothing.
+ * As with JSON (json.h): collects a body; when all was fed, a step of what is
+ * to do; and once, at the end of the body, all that is left to do.
  */
 ngx_int_t ngx_http_idem_form_feed(ngx_http_idem_form_t *f,
     const u_char *p, size_t len);
-
-/*
- * For those who must not be busy for long, at the end of the body: a step of
- * what is left to do.  NGX_AGAIN, there is more; otherwise the same answers.
- */
-ngx_int_t ngx_http_idem_form_close(ngx_http_idem_form_t *f, size_t work);
-
-/* once, at the end of the body; the same answers */
-
+ngx_int_t ngx_http_idem_form_work(ngx_http_idem_form_t *f, size_t work);
 ngx_int_t ngx_http_idem_form_done(ngx_http_idem_form_t *f, u_char *digest);
 
 void ngx_http_idem_form_destroy(ngx_http_idem_form_t *f);

@@ -5,8 +5,8 @@
  */
 
 /*
- * The bytes of a JSON body on their way to the parser: the limit on size, and
- * in what order things are done.  Called by the body reader; the parser's
+ * A JSON body on its way to the parser: its bytes are collected, up to the
+ * limit on size, and parsed in steps.  Called by the body reader; the parser's
  * events go to json_walk.c.
  */
 
@@ -17,16 +17,16 @@
 struct ngx_http_idem_json_s {
     ngx_http_idem_json_walk_t           walk;
     ngx_int_t                           rc;
-    size_t                              left;       /* of the size limit  */
+
+    ngx_http_idem_canon_body_t          body;
 
     const ngx_http_idem_json_parser_t  *type;
     void                               *parser;
-    unsigned                            complete:1; /* no byte follows    */
+    unsigned                            parsing:1;  /* no byte follows    */
 };
 
 
-static ngx_int_t ngx_http_idem_json_answer(ngx_http_idem_json_t *j,
-    ngx_int_t rc);
+static void ngx_http_idem_json_release(ngx_http_idem_json_t *j);
 
 
 /* the build says which; tests have both */
@@ -51,7 +51,6 @@ ngx_http_idem_json_create(const ngx_http_idem_json_options_t *options,
         return NULL;
     }
 
-    j->left = options->size;
     j->type = ngx_http_idem_json_parser;
 
     if (ngx_http_idem_json_walk_init(&j->walk, options, mem) == NGX_OK) {
@@ -71,42 +70,12 @@ ngx_http_idem_json_create(const ngx_http_idem_json_options_t *options,
 ngx_int_t
 ngx_http_idem_json_feed(ngx_http_idem_json_t *j, const u_char *p, size_t len)
 {
-    if (j->rc != NGX_OK || len == 0) {
-        return j->rc;
+    if (j->rc == NGX_OK && len) {
+        j->rc = ngx_http_idem_canon_collect(&j->walk.canon.mem, &j->body,
+                                            j->walk.options->size, p, len);
     }
 
-    if (len > j->left) {
-        j->rc = NGX_DECLINED;
-        return j->rc;
-    }
-
-    j->left -= len;
-
-    return ngx_http_idem_json_answer(j, j->type->feed(j->parser, p, len));
-}
-
-
-ngx_int_t
-ngx_http_idem_json_flush(ngx_http_idem_json_t *j)
-{
-    if (j->rc != NGX_OK || j->type->flush == NULL) {
-        return j->rc;
-    }
-
-    return ngx_http_idem_json_answer(j, j->type->flush(j->parser));
-}
-
-
-ngx_int_t
-ngx_http_idem_json_last(ngx_http_idem_json_t *j)
-{
-    if (j->rc != NGX_OK || j->complete) {
-        return j->rc;
-    }
-
-    j->complete = 1;
-
-    return ngx_http_idem_json_answer(j, j->type->last(j->parser));
+    return j->rc;
 }
 
 
@@ -114,6 +83,11 @@ ngx_int_t
 ngx_http_idem_json_work(ngx_http_idem_json_t *j, size_t work)
 {
     ngx_int_t  rc;
+
+    if (j->rc == NGX_OK && !j->parsing) {
+        j->parsing = 1;
+        j->rc = j->type->text(j->parser, j->body.data, j->body.len);
+    }
 
     if (j->rc != NGX_OK) {
         return j->rc;
@@ -125,7 +99,7 @@ ngx_http_idem_json_work(ngx_http_idem_json_t *j, size_t work)
 
         rc = ngx_http_idem_json_close_step(&j->walk, work);
 
-        if (rc != NGX_OK || !j->complete) {
+        if (rc != NGX_OK) {
             break;
         }
 
@@ -136,47 +110,32 @@ ngx_http_idem_json_work(ngx_http_idem_json_t *j, size_t work)
         }
     }
 
-    return (rc == NGX_AGAIN) ? NGX_AGAIN : ngx_http_idem_json_answer(j, rc);
-}
-
-
-/*
- * Up to the end of a large container, so that nothing comes behind it.  Most
- * have none, and are not looked at.
- */
-
-size_t
-ngx_http_idem_json_cut(ngx_http_idem_json_t *j, const u_char *p, size_t len)
-{
-    ngx_uint_t  large;
-
-    if (j->type->cut == NULL || ngx_http_idem_json_flush(j) != NGX_OK) {
-        return len;
+    if (rc == NGX_AGAIN) {
+        return NGX_AGAIN;
     }
 
-    large = ngx_http_idem_json_large(&j->walk);
+    /* where an event ended it, the walker knows why */
 
-    return large ? j->type->cut(j->parser, large, j->walk.depth, p, len)
-                 : len;
+    j->rc = (rc == NGX_ABORT) ? j->walk.rc : rc;
+
+    return j->rc;
 }
 
 
 ngx_int_t
 ngx_http_idem_json_done(ngx_http_idem_json_t *j, u_char *digest)
 {
-    ngx_int_t  rc;
-
-    rc = ngx_http_idem_json_last(j);
-
-    if (rc == NGX_OK) {
-        do {
-            rc = ngx_http_idem_json_work(j, NGX_MAX_SIZE_T_VALUE);
-        } while (rc == NGX_AGAIN);
+    while (ngx_http_idem_json_work(j, NGX_MAX_SIZE_T_VALUE) == NGX_AGAIN) {
+        /* void */
     }
 
-    if (rc == NGX_OK) {
+    if (j->rc == NGX_OK) {
         j->rc = ngx_http_idem_json_walk_done(&j->walk, digest);
     }
+
+    /* members and paths may be wanted for long */
+
+    ngx_http_idem_json_release(j);
 
     return j->rc;
 }
@@ -186,6 +145,30 @@ const ngx_http_idem_json_member_t *
 ngx_http_idem_json_member(ngx_http_idem_json_t *j, ngx_uint_t i)
 {
     return &j->walk.members[i];
+}
+
+
+/* one of those that are wanted; they are few */
+
+const ngx_http_idem_json_member_t *
+ngx_http_idem_json_named(ngx_http_idem_json_t *j, const ngx_str_t *name)
+{
+    ngx_str_t   *wanted;
+    ngx_uint_t   i;
+
+    static const ngx_http_idem_json_member_t  none;
+
+    wanted = j->walk.options->wanted;
+
+    for (i = 0; i < j->walk.options->nwanted; i++) {
+        if (wanted[i].len == name->len
+            && ngx_memcmp(wanted[i].data, name->data, name->len) == 0)
+        {
+            return &j->walk.members[i];
+        }
+    }
+
+    return &none;
 }
 
 
@@ -209,13 +192,25 @@ ngx_http_idem_json_destroy(ngx_http_idem_json_t *j)
 
     mem = j->walk.canon.mem;
 
-    if (j->parser) {
-        j->type->destroy(j->parser);
-    }
-
+    ngx_http_idem_json_release(j);
     ngx_http_idem_json_walk_destroy(&j->walk);
 
     mem.free(mem.data, j);
+}
+
+
+/* the body, and all that the parser has */
+
+static void
+ngx_http_idem_json_release(ngx_http_idem_json_t *j)
+{
+    if (j->parser) {
+        j->type->destroy(j->parser);
+        j->parser = NULL;
+    }
+
+    ngx_http_idem_canon_free(&j->walk.canon.mem, j->body.data);
+    j->body.data = NULL;
 }
 
 
@@ -224,14 +219,11 @@ ngx_http_idem_json_valid(const ngx_str_t *text,
     const ngx_http_idem_canon_mem_t *mem)
 {
     void                               *parser;
+    size_t                              work;
     ngx_int_t                           rc;
     const ngx_http_idem_json_parser_t  *type;
 
     static const ngx_http_idem_json_events_t  none;
-
-    if (text->len == 0) {
-        return NGX_DECLINED;
-    }
 
     type = ngx_http_idem_json_parser;
 
@@ -240,24 +232,16 @@ ngx_http_idem_json_valid(const ngx_str_t *text,
         return NGX_ERROR;
     }
 
-    rc = type->feed(parser, text->data, text->len);
+    rc = type->text(parser, text->data, text->len);
 
     if (rc == NGX_OK) {
-        rc = type->last(parser);
+        do {
+            work = NGX_MAX_SIZE_T_VALUE;
+            rc = type->step(parser, &work);
+        } while (rc == NGX_AGAIN);
     }
 
     type->destroy(parser);
 
     return rc;
-}
-
-
-/* where an event ended it, the walker knows why */
-
-static ngx_int_t
-ngx_http_idem_json_answer(ngx_http_idem_json_t *j, ngx_int_t rc)
-{
-    j->rc = (rc == NGX_ABORT) ? j->walk.rc : rc;
-
-    return j->rc;
 }

@@ -122,30 +122,20 @@ ngx_http_idem_json_t *ngx_http_idem_json_create(
     const ngx_http_idem_canon_mem_t *mem);
 
 /*
- * NGX_OK; NGX_DECLINED: the body counts raw; NGX_ERROR: no memory.  After
- * anything but NGX_OK the answer stays the same, and bytes cost nothing.
+ * Collects a body.  NGX_OK; NGX_DECLINED: the body counts raw; NGX_ERROR: no
+ * memory.  After anything but NGX_OK the answer stays the same, and bytes cost
+ * nothing.
  */
 ngx_int_t ngx_http_idem_json_feed(ngx_http_idem_json_t *j,
     const u_char *p, size_t len);
 
-/* parses what was held back to save work; the same answers */
-
-ngx_int_t ngx_http_idem_json_flush(ngx_http_idem_json_t *j);
-
 /*
- * For those who must not be busy for long.  What is left to do of what was
- * fed, a step of it: NGX_AGAIN, there is more; otherwise the same answers.
- * And how many of the next "len" bytes to feed before that is asked again.
- * After the last byte json_last() says so, and there may be more to do again.
- * None has to: all is done in the end.
+ * For those who must not be busy for long: when all was fed, a step of what is
+ * to do.  NGX_AGAIN, there is more; otherwise the same answers.
  */
 ngx_int_t ngx_http_idem_json_work(ngx_http_idem_json_t *j, size_t work);
-size_t ngx_http_idem_json_cut(ngx_http_idem_json_t *j, const u_char *p,
-    size_t len);
 
-ngx_int_t ngx_http_idem_json_last(ngx_http_idem_json_t *j);
-
-/* once, at the end of the body; the same answers */
+/* once, at the end of the body: all that is left to do; the same answers */
 
 ngx_int_t ngx_http_idem_json_done(ngx_http_idem_json_t *j, u_char *digest);
 
@@ -153,6 +143,8 @@ ngx_int_t ngx_http_idem_json_done(ngx_http_idem_json_t *j, u_char *digest);
 
 const ngx_http_idem_json_member_t *ngx_http_idem_json_member(
     ngx_http_idem_json_t *j, ngx_uint_t i);
+const ngx_http_idem_json_member_t *ngx_http_idem_json_named(
+    ngx_http_idem_json_t *j, const ngx_str_t *name);
 void ngx_http_idem_json_paths(ngx_http_idem_json_t *j, ngx_str_t *paths);
 
 void ngx_http_idem_json_destroy(ngx_http_idem_json_t *j);

@@ -5,14 +5,14 @@
  */
 
 /*
- * A JSON parser, whichever library it is: bytes go in, events come out.
+ * A JSON parser, whichever library it is: a text goes in, events come out.
  *
- * Two stand behind it: yajl, which parses a text as it comes, and yyjson, which
- * wants all of it and is faster; the build says which.  Both take exactly what
- * RFC 8259 calls JSON, without halves of surrogate pairs and without a byte
- * order mark; numbers come as text, names that come twice come twice.  So hosts
- * with different libraries have the same fingerprints: t/json-parsers.t holds
- * one against the other.
+ * Two stand behind it, and the build says which: yajl, which reports events
+ * while it reads, and yyjson, which makes trees and is faster.  Both take
+ * exactly what RFC 8259 calls JSON, without halves of surrogate pairs and
+ * without a byte order mark; numbers come as text, names that come twice come
+ * twice.  So hosts with different libraries have the same fingerprints:
+ * t/json-parsers.t holds one against the other.
  *
  * Pure.  Called by json.c and json_edit.c; calls the library, and the events.
  */
@@ -49,32 +49,17 @@ typedef struct {
 typedef struct {
     const char   *name;
 
-    /* "depth": of nesting that the events go on with; 0: there are none, and
-       last() has seen all of the text.  NULL: no memory */
+    /* "depth": of nesting that the events go on with; 0: there are none.
+       NULL: no memory */
     void       *(*create)(const ngx_http_idem_json_events_t *events,
                           void *data, ngx_uint_t depth,
                           const ngx_http_idem_canon_mem_t *mem);
 
-    ngx_int_t   (*feed)(void *parser, const u_char *p, size_t len);
-
-    /* events of all that was fed, as far as the library can tell them; NULL:
-       it tells none before last() */
-    ngx_int_t   (*flush)(void *parser);
-
-    /* how many of the next bytes come up to the end of the container that
-       is "large" levels deep, where "depth" are open; NULL, as flush() */
-    size_t      (*cut)(void *parser, ngx_uint_t large, ngx_uint_t depth,
-                       const u_char *p, size_t len);
-
-    /* no byte follows */
-    ngx_int_t   (*last)(void *parser);
-
-    /* in place of feed() and last(): a whole text of any size, which stays
-       where it is until the parser is destroyed; step() parses it, too */
+    /* once; the text stays where it is until the parser is destroyed */
     ngx_int_t   (*text)(void *parser, const u_char *p, size_t len);
 
-    /* events after that; NGX_AGAIN: behind the end of a container, or since
-       "work" has come down to 0, and there are more */
+    /* NGX_AGAIN: behind the end of a large container, or since "work" has come
+       down to 0, and there is more */
     ngx_int_t   (*step)(void *parser, size_t *work);
 
     void        (*destroy)(void *parser);

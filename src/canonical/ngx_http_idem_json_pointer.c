@@ -43,9 +43,11 @@ ngx_http_idem_json_pointer_tokens(const ngx_str_t *pointer)
     size_t      i;
     ngx_uint_t  n;
 
-    n = 0;
+    if (!ngx_http_idem_json_is_pointer(pointer)) {
+        return 1;
+    }
 
-    for (i = 0; i < pointer->len; i++) {
+    for (i = 0, n = 0; i < pointer->len; i++) {
         n += (pointer->data[i] == '/');
     }
 
@@ -96,56 +98,60 @@ ngx_http_idem_json_pointer_is(const ngx_str_t *pointer, ngx_uint_t n,
 
 ngx_int_t
 ngx_http_idem_json_track_init(ngx_http_idem_json_track_t *t,
-    const ngx_str_t *pointer, ngx_uint_t n,
     const ngx_http_idem_canon_mem_t *mem)
 {
     ngx_uint_t  i;
 
-    t->pointer = pointer;
-    t->n = n;
-    t->reached = NULL;
-    t->inside = 0;
-
-    for (i = 0; i < n; i++) {
-
-        if (ngx_http_idem_json_is_pointer(&pointer[i])) {
-            t->reached = ngx_http_idem_canon_calloc(mem,
-                                                    n * sizeof(ngx_uint_t));
-
-            return t->reached ? NGX_OK : NGX_ERROR;
-        }
+    if (t->n == 0) {
+        return NGX_OK;
     }
 
-    return NGX_OK;
+    for (i = 0; i < t->n; i++) {
+        t->pointers |= ngx_http_idem_json_is_pointer(&t->list[i]);
+    }
+
+    t->reached = ngx_http_idem_canon_calloc(mem, t->n * sizeof(ngx_uint_t));
+
+    return t->reached ? NGX_OK : NGX_ERROR;
 }
 
 
 void
 ngx_http_idem_json_track_step(ngx_http_idem_json_track_t *t,
-    ngx_uint_t depth, const u_char *p, size_t len)
+    ngx_uint_t depth, ngx_uint_t member, const u_char *p, size_t len)
 {
-    ngx_uint_t  i;
-
-    if (t->reached == NULL) {
-        return;
-    }
+    ngx_uint_t        i, met;
+    const ngx_str_t  *name;
 
     for (i = 0; i < t->n; i++) {
+        name = &t->list[i];
 
-        if (t->reached[i] + 1 < depth
-            || !ngx_http_idem_json_is_pointer(&t->pointer[i]))
-        {
-            continue;
+        if (ngx_http_idem_json_is_pointer(name)) {
+
+            if (t->reached[i] + 1 < depth) {
+                continue;
+            }
+
+            t->reached[i] = depth - 1
+                            + ngx_http_idem_json_pointer_is(name, depth, p,
+                                                            len);
+
+            met = ngx_http_idem_json_track_at(t, i, depth);
+
+        } else {
+
+            if (!member || (t->top && depth > 1)) {
+                continue;
+            }
+
+            met = (name->len == len && ngx_memcmp(name->data, p, len) == 0);
+
+            if (t->top) {
+                t->reached[i] = met;
+            }
         }
 
-        t->reached[i] = depth - 1;
-
-        if (ngx_http_idem_json_pointer_is(&t->pointer[i], depth, p, len))
-        {
-            t->reached[i] = depth;
-        }
-
-        if (!t->inside && ngx_http_idem_json_track_at(t, i, depth)) {
+        if (met && !t->inside) {
             t->inside = depth;
         }
     }
@@ -156,27 +162,6 @@ ngx_uint_t
 ngx_http_idem_json_track_at(const ngx_http_idem_json_track_t *t,
     ngx_uint_t i, ngx_uint_t depth)
 {
-    return t->reached && depth && t->reached[i] == depth
-           && ngx_http_idem_json_is_pointer(&t->pointer[i])
-           && ngx_http_idem_json_pointer_tokens(&t->pointer[i])
-              == depth;
-}
-
-
-ngx_uint_t
-ngx_http_idem_json_track_find(const ngx_http_idem_json_track_t *t,
-    const u_char *p, size_t len)
-{
-    ngx_uint_t  i;
-
-    for (i = 0; i < t->n; i++) {
-        if (t->pointer[i].len == len
-            && ngx_memcmp(t->pointer[i].data, p, len) == 0
-            && !ngx_http_idem_json_is_pointer(&t->pointer[i]))
-        {
-            return i + 1;
-        }
-    }
-
-    return 0;
+    return t->reached[i] == depth
+           && ngx_http_idem_json_pointer_tokens(&t->list[i]) == depth;
 }

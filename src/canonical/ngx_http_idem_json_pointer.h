@@ -22,16 +22,18 @@
 #include "canonical/ngx_http_idem_canon.h"
 
 
-/* a list in which some are pointers, and where the walker is with each */
+/* a list of names and pointers, and where the walker is with each */
 
 typedef struct {
-    const ngx_str_t                     *pointer;
+    const ngx_str_t                     *list;
     ngx_uint_t                           n;
     ngx_uint_t                          *reached;  /* so many tokens of each
-                                                      are where we are; NULL:
-                                                      there is no pointer */
+                                                      are where we are    */
     ngx_uint_t                           inside;   /* depth of the container
                                                       of what was met, or 0 */
+    unsigned                             pointers:1; /* there are some    */
+    unsigned                             top:1;    /* names are those of the
+                                                      document's own members */
 } ngx_http_idem_json_track_t;
 
 
@@ -43,19 +45,14 @@ typedef struct {
 ngx_uint_t ngx_http_idem_json_pointer_valid(const ngx_str_t *pointer);
 
 /* "reached" is to be freed */
-ngx_int_t ngx_http_idem_json_track_init(
-    ngx_http_idem_json_track_t *t, const ngx_str_t *pointer,
-    ngx_uint_t n, const ngx_http_idem_canon_mem_t *mem);
+ngx_int_t ngx_http_idem_json_track_init(ngx_http_idem_json_track_t *t,
+    const ngx_http_idem_canon_mem_t *mem);
 
-/* the place of a name in the list, counted from 1, or 0 */
-ngx_uint_t ngx_http_idem_json_track_find(const ngx_http_idem_json_track_t *t,
-    const u_char *p, size_t len);
-
-/* by pointer to a member or element of the container that is "depth" deep */
+/* to a member, or an element, of the container that is "depth" deep */
 void ngx_http_idem_json_track_step(ngx_http_idem_json_track_t *t,
-    ngx_uint_t depth, const u_char *p, size_t len);
+    ngx_uint_t depth, ngx_uint_t member, const u_char *p, size_t len);
 
-/* whether the i-th leads to it */
+/* whether the i-th is a pointer to it, or its name */
 ngx_uint_t ngx_http_idem_json_track_at(const ngx_http_idem_json_track_t *t,
     ngx_uint_t i, ngx_uint_t depth);
 

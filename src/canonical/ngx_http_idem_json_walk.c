@@ -7,12 +7,17 @@
 /*
  * The parser's events, one after the other: values are pushed on the canonical
  * stack (canon.c), wanted members are kept, leaves go into the list of paths
- * (json_paths.c).  Called by the parser, which json.c feeds.  Each open
- * container has a frame (its end: json_close.c); there is no tree and no
- * recursion.
+ * (json_paths.c).  Called by the parser, which json.c runs.  Each open
+ * container has a frame; there is no tree and no recursion.
  *
  * An excluded member is read like any other and taken off the stack again
  * when its value is complete, since it may be a wanted one.
+ *
+ * At the end of a container its children are sorted, if they may come in any
+ * order, and folded into one value (canon_close.c).  With many of them that is
+ * left to steps, between which a worker can serve others: behind a large
+ * container the parser stops, and json.c makes the steps before it goes on.
+ * Where the parser does not stop, they are made with the next event.
  */
 
 
@@ -23,18 +28,38 @@ static int ngx_http_idem_json_scalar(void *data,
     ngx_http_idem_json_kind_e kind, const u_char *p, size_t len);
 static int ngx_http_idem_json_name(void *data, const u_char *p, size_t len);
 static int ngx_http_idem_json_start(void *data, ngx_uint_t object);
+static int ngx_http_idem_json_end(void *data);
 
-static void ngx_http_idem_json_enter(ngx_http_idem_json_walk_t *w);
-static void ngx_http_idem_json_step(
-    ngx_http_idem_json_walk_t *w, const u_char *p, size_t len);
+static ngx_int_t ngx_http_idem_json_enter(ngx_http_idem_json_walk_t *w);
+static void ngx_http_idem_json_step(ngx_http_idem_json_walk_t *w,
+    ngx_uint_t member, const u_char *p, size_t len);
+static int ngx_http_idem_json_ended(ngx_http_idem_json_walk_t *w);
+static ngx_int_t ngx_http_idem_json_close_finish(
+    ngx_http_idem_json_walk_t *w);
+static int ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
+    ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len);
 static ngx_int_t ngx_http_idem_json_arrive(ngx_http_idem_json_walk_t *w,
     const ngx_http_idem_json_track_t *t, ngx_http_idem_json_member_t *members,
     ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len);
+static ngx_int_t ngx_http_idem_json_leaf(ngx_http_idem_json_walk_t *w,
+    size_t base);
+static int ngx_http_idem_json_stop(ngx_http_idem_json_walk_t *w,
+    ngx_int_t rc);
 
 
-#define ngx_http_idem_json_tracked(w)                                         \
-    ((w)->pointers.reached || (w)->excluded.reached || (w)->included.reached   \
-     || (w)->redacted.reached)
+#define ngx_http_idem_json_inside(w, list)                                    \
+    ((w)->tracks[NGX_HTTP_IDEM_JSON_##list].inside)
+
+/* whether what comes now has a path */
+
+#define ngx_http_idem_json_shown(w)                                           \
+    ((w)->paths && !ngx_http_idem_json_inside(w, EXCLUDED))
+
+/* ... and is for the list of them */
+
+#define ngx_http_idem_json_listed(w)                                          \
+    (ngx_http_idem_json_shown(w)                                              \
+     && ((w)->parts == NULL || ngx_http_idem_json_inside(w, INCLUDED)))
 
 
 static const u_char  ngx_http_idem_json_tags[] = {
@@ -60,12 +85,26 @@ ngx_http_idem_json_walk_init(ngx_http_idem_json_walk_t *w,
     const ngx_http_idem_json_options_t *options,
     const ngx_http_idem_canon_mem_t *mem)
 {
-    size_t  size;
+    size_t                       size;
+    ngx_uint_t                   i;
+    ngx_http_idem_json_track_t  *t;
 
     ngx_memzero(w, sizeof(ngx_http_idem_json_walk_t));
 
     w->options = options;
     ngx_http_idem_canon_init(&w->canon, mem);
+
+    t = w->tracks;
+
+    t[NGX_HTTP_IDEM_JSON_WANTED].list = options->wanted;
+    t[NGX_HTTP_IDEM_JSON_WANTED].n = options->nwanted;
+    t[NGX_HTTP_IDEM_JSON_WANTED].top = 1;
+    t[NGX_HTTP_IDEM_JSON_EXCLUDED].list = options->excluded;
+    t[NGX_HTTP_IDEM_JSON_EXCLUDED].n = options->nexcluded;
+    t[NGX_HTTP_IDEM_JSON_INCLUDED].list = options->included;
+    t[NGX_HTTP_IDEM_JSON_INCLUDED].n = options->nincluded;
+    t[NGX_HTTP_IDEM_JSON_REDACTED].list = options->redacted;
+    t[NGX_HTTP_IDEM_JSON_REDACTED].n = options->nredacted;
 
     size = options->depth * sizeof(ngx_http_idem_json_frame_t);
 
@@ -74,21 +113,16 @@ ngx_http_idem_json_walk_init(ngx_http_idem_json_walk_t *w,
         return NGX_ERROR;
     }
 
-    if (ngx_http_idem_json_members(w, &w->members, options->nwanted)
-        != NGX_OK
+    for (i = 0; i < NGX_HTTP_IDEM_JSON_TRACKS; i++) {
+        if (ngx_http_idem_json_track_init(&t[i], mem) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        w->pointers |= t[i].pointers;
+    }
+
+    if (ngx_http_idem_json_members(w, &w->members, options->nwanted) != NGX_OK
         || ngx_http_idem_json_members(w, &w->parts, options->nincluded)
-           != NGX_OK
-        || ngx_http_idem_json_track_init(&w->pointers, options->wanted,
-                                         options->nwanted, mem)
-           != NGX_OK
-        || ngx_http_idem_json_track_init(&w->excluded, options->excluded,
-                                         options->nexcluded, mem)
-           != NGX_OK
-        || ngx_http_idem_json_track_init(&w->included, options->included,
-                                         options->nincluded, mem)
-           != NGX_OK
-        || ngx_http_idem_json_track_init(&w->redacted, options->redacted,
-                                         options->nredacted, mem)
            != NGX_OK)
     {
         return NGX_ERROR;
@@ -113,10 +147,6 @@ ngx_int_t
 ngx_http_idem_json_walk_done(ngx_http_idem_json_walk_t *w, u_char *digest)
 {
     ngx_http_idem_digest_t  d;
-
-    if (w->closing && ngx_http_idem_json_close_finish(w) != NGX_OK) {
-        return w->rc;
-    }
 
     if (w->paths
         && ngx_http_idem_json_paths_done(w->paths) != NGX_OK)
@@ -144,6 +174,7 @@ ngx_http_idem_json_walk_done(ngx_http_idem_json_walk_t *w, u_char *digest)
 void
 ngx_http_idem_json_walk_destroy(ngx_http_idem_json_walk_t *w)
 {
+    ngx_uint_t                  i;
     ngx_http_idem_canon_mem_t  *mem;
 
     mem = &w->canon.mem;
@@ -151,10 +182,9 @@ ngx_http_idem_json_walk_destroy(ngx_http_idem_json_walk_t *w)
     ngx_http_idem_json_members_destroy(w, w->members, w->options->nwanted);
     ngx_http_idem_json_members_destroy(w, w->parts, w->options->nincluded);
 
-    ngx_http_idem_canon_free(mem, w->pointers.reached);
-    ngx_http_idem_canon_free(mem, w->excluded.reached);
-    ngx_http_idem_canon_free(mem, w->included.reached);
-    ngx_http_idem_canon_free(mem, w->redacted.reached);
+    for (i = 0; i < NGX_HTTP_IDEM_JSON_TRACKS; i++) {
+        ngx_http_idem_canon_free(mem, w->tracks[i].reached);
+    }
 
     if (w->paths) {
         ngx_http_idem_canon_free(mem, w->paths->buf);
@@ -175,11 +205,9 @@ ngx_http_idem_json_scalar(void *data, ngx_http_idem_json_kind_e kind,
 
     size_t  base;
 
-    if (w->closing && ngx_http_idem_json_close_finish(w) != NGX_OK) {
+    if (ngx_http_idem_json_enter(w) != NGX_OK) {
         return 0;
     }
-
-    ngx_http_idem_json_enter(w);
 
     base = w->canon.len;
 
@@ -193,7 +221,7 @@ ngx_http_idem_json_scalar(void *data, ngx_http_idem_json_kind_e kind,
 
     if (ngx_http_idem_json_listed(w)) {
 
-        if (w->redacted.inside) {
+        if (ngx_http_idem_json_inside(w, REDACTED)) {
             ngx_http_idem_json_paths_redacted(w->paths, p, len);
 
         } else if (kind == NGX_HTTP_IDEM_JSON_STRING) {
@@ -221,29 +249,13 @@ ngx_http_idem_json_name(void *data, const u_char *p, size_t len)
 
     ngx_http_idem_json_frame_t  *f;
 
-    if (w->closing && ngx_http_idem_json_close_finish(w) != NGX_OK) {
+    if (ngx_http_idem_json_close_finish(w) != NGX_OK) {
         return 0;
     }
 
     f = &w->frames[w->depth - 1];
 
-    if (w->depth == 1) {
-        w->wanted = ngx_http_idem_json_track_find(&w->pointers, p, len);
-    }
-
-    if (!w->excluded.inside
-        && ngx_http_idem_json_track_find(&w->excluded, p, len))
-    {
-        w->excluded.inside = w->depth;
-    }
-
-    if (!w->redacted.inside
-        && ngx_http_idem_json_track_find(&w->redacted, p, len))
-    {
-        w->redacted.inside = w->depth;
-    }
-
-    ngx_http_idem_json_step(w, p, len);
+    ngx_http_idem_json_step(w, 1, p, len);
 
     if (ngx_http_idem_json_shown(w)) {
 
@@ -280,15 +292,13 @@ ngx_http_idem_json_start(void *data, ngx_uint_t object)
 
     ngx_http_idem_json_frame_t  *f;
 
-    if (w->closing && ngx_http_idem_json_close_finish(w) != NGX_OK) {
-        return 0;
-    }
-
     if (w->depth == w->options->depth) {
         return ngx_http_idem_json_stop(w, NGX_DECLINED);
     }
 
-    ngx_http_idem_json_enter(w);
+    if (ngx_http_idem_json_enter(w) != NGX_OK) {
+        return 0;
+    }
 
     f = &w->frames[w->depth++];
 
@@ -315,23 +325,158 @@ ngx_http_idem_json_start(void *data, ngx_uint_t object)
 }
 
 
+static int
+ngx_http_idem_json_end(void *data)
+{
+    ngx_http_idem_json_walk_t *w = data;
+
+    ngx_int_t                    rc;
+    ngx_uint_t                   object;
+    ngx_http_idem_json_frame_t  *f;
+
+    if (ngx_http_idem_json_close_finish(w) != NGX_OK) {
+        return 0;
+    }
+
+    f = &w->frames[w->depth - 1];
+    object = f->object;
+
+    if (object || w->options->unordered) {
+        rc = ngx_http_idem_canon_close_start(&w->canon,
+                                             object
+                                             ? NGX_HTTP_IDEM_CANON_OBJECT
+                                             : NGX_HTTP_IDEM_CANON_SET,
+                                             f->base, object ? 2 : 1, f->n);
+
+        if (rc == NGX_AGAIN) {
+            w->closing = 1;
+            return 1;
+        }
+
+    } else {
+        rc = ngx_http_idem_canon_close(&w->canon, NGX_HTTP_IDEM_CANON_ARRAY,
+                                       f->base);
+    }
+
+    if (rc != NGX_OK) {
+        return ngx_http_idem_json_stop(w, NGX_ERROR);
+    }
+
+    return ngx_http_idem_json_ended(w);
+}
+
+
+ngx_int_t
+ngx_http_idem_json_close_step(ngx_http_idem_json_walk_t *w, size_t work)
+{
+    ngx_int_t  rc;
+
+    if (!w->closing) {
+        return NGX_OK;
+    }
+
+    rc = ngx_http_idem_canon_close_step(&w->canon, work);
+
+    if (rc == NGX_AGAIN) {
+        return NGX_AGAIN;
+    }
+
+    w->closing = 0;
+
+    if (rc != NGX_OK) {
+        (void) ngx_http_idem_json_stop(w, NGX_ERROR);
+        return NGX_ERROR;
+    }
+
+    return ngx_http_idem_json_ended(w) ? NGX_OK : w->rc;
+}
+
+
+static ngx_int_t
+ngx_http_idem_json_close_finish(ngx_http_idem_json_walk_t *w)
+{
+    ngx_int_t  rc;
+
+    do {
+        rc = ngx_http_idem_json_close_step(w, NGX_MAX_SIZE_T_VALUE);
+    } while (rc == NGX_AGAIN);
+
+    return rc;
+}
+
+
+/* it is one value on the stack now */
+
+static int
+ngx_http_idem_json_ended(ngx_http_idem_json_walk_t *w)
+{
+    ngx_uint_t                   leaf, object;
+    ngx_http_idem_json_frame_t  *f;
+
+    f = &w->frames[w->depth - 1];
+    object = f->object;
+
+    if (ngx_http_idem_json_listed(w)) {
+
+        if (w->folded) {
+            ngx_http_idem_json_paths_text(w->paths,
+                                             (u_char *) (object ? "}" : "]"),
+                                             1);
+
+            leaf = (w->folded == w->depth);
+
+        } else {
+            leaf = (f->n == 0);
+
+            if (leaf) {
+                ngx_http_idem_json_paths_text(w->paths,
+                                           (u_char *) (object ? "{}" : "[]"),
+                                           2);
+            }
+        }
+
+        if (leaf) {
+
+            /* the path is its own still: no child has set another */
+
+            w->folded = 0;
+
+            if (ngx_http_idem_json_leaf(w, f->base) != NGX_OK) {
+                return ngx_http_idem_json_stop(w, NGX_ERROR);
+            }
+        }
+    }
+
+    w->depth--;
+
+    return ngx_http_idem_json_leave(w,
+                                 object ? NGX_HTTP_IDEM_JSON_OBJECT
+                                        : NGX_HTTP_IDEM_JSON_ARRAY,
+                                 f->base, NULL, 0);
+}
+
+
 /* before any value: an element of an array has no name, but a place */
 
-static void
+static ngx_int_t
 ngx_http_idem_json_enter(ngx_http_idem_json_walk_t *w)
 {
     u_char                       index[NGX_INT_T_LEN], *p, *last;
     ngx_uint_t                   n;
     ngx_http_idem_json_frame_t  *f;
 
+    if (ngx_http_idem_json_close_finish(w) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
     if (w->depth == 0) {
-        return;
+        return NGX_OK;
     }
 
     f = &w->frames[w->depth - 1];
 
-    if (f->object || !(w->paths || ngx_http_idem_json_tracked(w))) {
-        return;
+    if (f->object || !(w->paths || w->pointers)) {
+        return NGX_OK;
     }
 
     p = last = index + sizeof(index);
@@ -342,10 +487,10 @@ ngx_http_idem_json_enter(ngx_http_idem_json_walk_t *w)
         n /= 10;
     } while (n);
 
-    ngx_http_idem_json_step(w, p, last - p);
+    ngx_http_idem_json_step(w, 0, p, last - p);
 
     if (!ngx_http_idem_json_shown(w)) {
-        return;
+        return NGX_OK;
     }
 
     if (!w->folded) {
@@ -354,69 +499,48 @@ ngx_http_idem_json_enter(ngx_http_idem_json_walk_t *w)
     } else if (f->n) {
         ngx_http_idem_json_paths_text(w->paths, (u_char *) ",", 1);
     }
+
+    return NGX_OK;
 }
 
 
 /* after any value, which is on top of the stack, from "base" on */
 
-int
+static int
 ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
     ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len)
 {
-    ngx_str_t   *names;
-    ngx_uint_t   i;
+    ngx_uint_t  i, excluded;
 
-    if (w->depth == 1 && w->wanted) {
-
-        /* a name may be in the list more than once */
-
-        names = w->options->wanted;
-
-        for (i = w->wanted - 1; i < w->options->nwanted; i++) {
-
-            if (ngx_http_idem_json_track_find(&w->pointers, names[i].data,
-                                              names[i].len)
-                == w->wanted
-                && ngx_http_idem_json_keep(w, &w->members[i], kind, base,
-                                           p, len)
-                   != NGX_OK)
-            {
-                return ngx_http_idem_json_stop(w, NGX_ERROR);
-            }
-        }
-
-        w->wanted = 0;
+    if (w->depth == 0) {
+        return 1;
     }
 
-    if (ngx_http_idem_json_arrive(w, &w->pointers, w->members, kind,
-                                  base, p, len)
+    if (ngx_http_idem_json_arrive(w, &w->tracks[NGX_HTTP_IDEM_JSON_WANTED],
+                                  w->members, kind, base, p, len)
         != NGX_OK
-        || ngx_http_idem_json_arrive(w, &w->included, w->parts, kind,
-                                     base, p, len)
+        || ngx_http_idem_json_arrive(w,
+                                     &w->tracks[NGX_HTTP_IDEM_JSON_INCLUDED],
+                                     w->parts, kind, base, p, len)
            != NGX_OK)
     {
         return ngx_http_idem_json_stop(w, NGX_ERROR);
     }
 
-    if (w->depth) {
-        w->frames[w->depth - 1].index++;
+    excluded = (ngx_http_idem_json_inside(w, EXCLUDED) == w->depth);
+
+    for (i = 0; i < NGX_HTTP_IDEM_JSON_TRACKS; i++) {
+        if (w->tracks[i].inside == w->depth) {
+            w->tracks[i].inside = 0;
+        }
     }
 
-    if (w->included.inside == w->depth) {
-        w->included.inside = 0;
-    }
+    w->frames[w->depth - 1].index++;
 
-    if (w->redacted.inside == w->depth) {
-        w->redacted.inside = 0;
-    }
-
-    if (w->excluded.inside && w->excluded.inside == w->depth) {
-        w->excluded.inside = 0;
+    if (excluded) {
         w->canon.len = w->hidden_base;
-        return 1;
-    }
 
-    if (w->depth) {
+    } else {
         w->frames[w->depth - 1].n++;
     }
 
@@ -427,23 +551,22 @@ ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
 /* to a member or element of the open container, behind its name */
 
 static void
-ngx_http_idem_json_step(ngx_http_idem_json_walk_t *w,
+ngx_http_idem_json_step(ngx_http_idem_json_walk_t *w, ngx_uint_t member,
     const u_char *p, size_t len)
 {
-    if (ngx_http_idem_json_tracked(w)) {
-        ngx_http_idem_json_track_step(&w->pointers, w->depth, p, len);
-        ngx_http_idem_json_track_step(&w->excluded, w->depth, p, len);
-        ngx_http_idem_json_track_step(&w->redacted, w->depth, p, len);
-        ngx_http_idem_json_track_step(&w->included, w->depth, p, len);
+    ngx_uint_t  i;
+
+    for (i = 0; i < NGX_HTTP_IDEM_JSON_TRACKS; i++) {
+        ngx_http_idem_json_track_step(&w->tracks[i], w->depth, member, p, len);
     }
 
-    if (w->excluded.inside == w->depth) {
+    if (ngx_http_idem_json_inside(w, EXCLUDED) == w->depth) {
         w->hidden_base = w->canon.len;
     }
 }
 
 
-/* the value that ends is one that a pointer leads to */
+/* the value that ends may be one that is in the list */
 
 static ngx_int_t
 ngx_http_idem_json_arrive(ngx_http_idem_json_walk_t *w,
@@ -451,10 +574,6 @@ ngx_http_idem_json_arrive(ngx_http_idem_json_walk_t *w,
     ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len)
 {
     ngx_uint_t  i;
-
-    if (t->reached == NULL) {
-        return NGX_OK;
-    }
 
     for (i = 0; i < t->n; i++) {
 
@@ -470,7 +589,7 @@ ngx_http_idem_json_arrive(ngx_http_idem_json_walk_t *w,
 }
 
 
-ngx_int_t
+static ngx_int_t
 ngx_http_idem_json_leaf(ngx_http_idem_json_walk_t *w, size_t base)
 {
     ngx_str_t  value;
@@ -482,7 +601,7 @@ ngx_http_idem_json_leaf(ngx_http_idem_json_walk_t *w, size_t base)
 }
 
 
-int
+static int
 ngx_http_idem_json_stop(ngx_http_idem_json_walk_t *w, ngx_int_t rc)
 {
     w->rc = rc;

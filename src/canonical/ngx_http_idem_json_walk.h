@@ -37,6 +37,17 @@ typedef struct {
 } ngx_http_idem_json_frame_t;
 
 
+/* the lists of the options */
+
+typedef enum {
+    NGX_HTTP_IDEM_JSON_WANTED = 0,
+    NGX_HTTP_IDEM_JSON_EXCLUDED,
+    NGX_HTTP_IDEM_JSON_INCLUDED,
+    NGX_HTTP_IDEM_JSON_REDACTED,
+    NGX_HTTP_IDEM_JSON_TRACKS
+} ngx_http_idem_json_track_e;
+
+
 typedef struct {
     const ngx_http_idem_json_options_t  *options;
 
@@ -48,32 +59,17 @@ typedef struct {
 
     size_t                        hidden_base;     /* of what is left out */
 
-    ngx_http_idem_json_member_t  *members;
-    ngx_uint_t                    wanted;          /* the member is       */
-    ngx_http_idem_json_track_t    pointers;         /* among those wanted */
-    ngx_http_idem_json_track_t    excluded;
-    ngx_http_idem_json_track_t    included;
-    ngx_http_idem_json_track_t    redacted;
+    ngx_http_idem_json_track_t    tracks[NGX_HTTP_IDEM_JSON_TRACKS];
+    ngx_http_idem_json_member_t  *members;         /* that are wanted     */
     ngx_http_idem_json_member_t  *parts;           /* that are included   */
 
     ngx_http_idem_json_paths_t   *paths;           /* NULL: not asked for */
     ngx_uint_t                    folded;          /* depth of the array
                                                       that is one leaf,
                                                       or 0                */
+    unsigned                      pointers:1;      /* in one of the lists */
     unsigned                      closing:1;       /* a container, in steps */
 } ngx_http_idem_json_walk_t;
-
-
-/* whether what comes now has a path */
-
-#define ngx_http_idem_json_shown(w)                                           \
-    ((w)->paths && !(w)->excluded.inside)
-
-/* ... and is for the list of them */
-
-#define ngx_http_idem_json_listed(w)                                          \
-    (ngx_http_idem_json_shown(w)                                              \
-     && ((w)->parts == NULL || (w)->included.inside))
 
 
 extern const ngx_http_idem_json_events_t  ngx_http_idem_json_walk_events;
@@ -87,6 +83,11 @@ ngx_int_t ngx_http_idem_json_walk_init(ngx_http_idem_json_walk_t *w,
 ngx_int_t ngx_http_idem_json_walk_done(
     ngx_http_idem_json_walk_t *w, u_char *digest);
 void ngx_http_idem_json_walk_destroy(ngx_http_idem_json_walk_t *w);
+
+/* a step of closing a container, if it takes any: NGX_AGAIN, there are more */
+
+ngx_int_t ngx_http_idem_json_close_step(ngx_http_idem_json_walk_t *w,
+    size_t work);
 
 /* ..._json_members.c: values that somebody wants, and those that count */
 
@@ -103,29 +104,6 @@ ngx_int_t ngx_http_idem_json_keep(ngx_http_idem_json_walk_t *w,
 /* NGX_DECLINED: the document counts as a whole */
 ngx_int_t ngx_http_idem_json_included(
     ngx_http_idem_json_walk_t *w, u_char *digest);
-
-int ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
-    ngx_http_idem_json_kind_e kind, size_t base, const u_char *p,
-    size_t len);
-ngx_int_t ngx_http_idem_json_leaf(ngx_http_idem_json_walk_t *w, size_t base);
-int ngx_http_idem_json_stop(ngx_http_idem_json_walk_t *w, ngx_int_t rc);
-
-
-/* json_close.c: the end of a container, an event */
-
-int ngx_http_idem_json_end(void *data);
-
-/*
- * One that is large is closed in steps: NGX_AGAIN, there are more.  To finish
- * is to make them all at once, before anything else is pushed.
- */
-ngx_int_t ngx_http_idem_json_close_step(ngx_http_idem_json_walk_t *w,
-    size_t work);
-ngx_int_t ngx_http_idem_json_close_finish(ngx_http_idem_json_walk_t *w);
-
-/* the depth of the innermost open container that is large, or 0 */
-
-ngx_uint_t ngx_http_idem_json_large(ngx_http_idem_json_walk_t *w);
 
 
 #endif /* _NGX_HTTP_IDEM_JSON_WALK_H_INCLUDED_ */

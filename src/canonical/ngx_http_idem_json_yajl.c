@@ -5,8 +5,23 @@
  */
 
 /*
- * JSON by yajl, as the bytes come: the check that is stricter than yajl's,
- * pieces that are held back, and yajl's memory.
+ * JSON by yajl, piece by piece: a check that is stricter than yajl's, and
+ * yajl's memory.
+ *
+ * What yajl lets through and RFC 8259 does not, looked for in the bytes on
+ * their way to the parser:
+ *
+ *   - a surrogate escape without its other half: yajl turns "\ud800" into
+ *     "?", and "\ud800\u0041" into some other character;
+ *   - UTF-8 that is longer than it need be, encodes a surrogate, or lies
+ *     beyond U+10FFFF: yajl checks only how many bytes follow which;
+ *   - vertical tab and form feed as white space;
+ *   - a string behind the document that does not end: {}"anything.
+ *
+ * Each would let two different texts, or one that is no JSON, pass as the
+ * same document.  Everything else is left to yajl.  A backslash or a byte
+ * above 0x7f is taken as if it were in a string: outside of one, it is an
+ * error to yajl anyway.
  *
  * Called by json.c and json_edit.c through the table; yajl calls the events.
  */
@@ -19,8 +34,12 @@
 
 #include <yajl/yajl_parse.h>
 
+#include "ngx_http_idem_utf8.h"
 #include "canonical/ngx_http_idem_json_parser.h"
-#include "canonical/ngx_http_idem_json_strict.h"
+
+
+/* what a byte costs, in the unit of a step's work */
+#define NGX_HTTP_IDEM_YAJL_BYTE  4
 
 
 /* in front of each block that yajl has; a union, to keep blocks aligned */
@@ -38,35 +57,30 @@ typedef struct {
     const ngx_http_idem_json_events_t  *events;
     void                               *data;
     ngx_http_idem_canon_mem_t           mem;
-    ngx_http_idem_json_strict_t         strict;
 
     yajl_handle                         handle;
     ngx_queue_t                         blocks;   /* yajl's memory        */
     jmp_buf                             no_memory;
 
-    size_t                              parsed;   /* bytes given to yajl  */
-    u_char                             *held;     /* not yet given        */
-    size_t                              nheld;
-    size_t                              held_size;
-
-    const u_char                       *text;     /* of text(): what is   */
-    size_t                              ntext;    /* left of it           */
+    const u_char                       *text;     /* what is left of it   */
+    const u_char                       *last;
 } ngx_http_idem_yajl_t;
 
 
 static void *ngx_http_idem_yajl_create(
     const ngx_http_idem_json_events_t *events, void *data, ngx_uint_t depth,
     const ngx_http_idem_canon_mem_t *mem);
-static ngx_int_t ngx_http_idem_yajl_feed(void *parser, const u_char *p,
-    size_t len);
-static ngx_int_t ngx_http_idem_yajl_flush(void *parser);
-static size_t ngx_http_idem_yajl_cut(void *parser, ngx_uint_t large,
-    ngx_uint_t depth, const u_char *p, size_t len);
-static ngx_int_t ngx_http_idem_yajl_last(void *parser);
 static ngx_int_t ngx_http_idem_yajl_text(void *parser, const u_char *p,
     size_t len);
 static ngx_int_t ngx_http_idem_yajl_step(void *parser, size_t *work);
 static void ngx_http_idem_yajl_destroy(void *parser);
+static const u_char *ngx_http_idem_yajl_piece(const u_char *p,
+    const u_char *last, size_t n);
+static const u_char *ngx_http_idem_yajl_quoted(const u_char *p,
+    const u_char *last);
+static const u_char *ngx_http_idem_yajl_escape(const u_char *p,
+    const u_char *last);
+static ngx_int_t ngx_http_idem_yajl_hex(const u_char *p, const u_char *last);
 static ngx_int_t ngx_http_idem_yajl_parse(ngx_http_idem_yajl_t *y,
     const u_char *p, size_t len);
 
@@ -87,10 +101,6 @@ static void ngx_http_idem_yajl_free(void *data, void *p);
 const ngx_http_idem_json_parser_t  ngx_http_idem_json_yajl = {
     "yajl",
     ngx_http_idem_yajl_create,
-    ngx_http_idem_yajl_feed,
-    ngx_http_idem_yajl_flush,
-    ngx_http_idem_yajl_cut,
-    ngx_http_idem_yajl_last,
     ngx_http_idem_yajl_text,
     ngx_http_idem_yajl_step,
     ngx_http_idem_yajl_destroy
@@ -134,143 +144,21 @@ ngx_http_idem_yajl_create(const ngx_http_idem_json_events_t *events,
 }
 
 
-/*
- * A token that is not complete makes yajl read it again from its beginning
- * with the next piece.  A long string in pieces of a byte would cost the
- * square of its length: so pieces are held back until they are a fair part
- * of what yajl already had.  A body that comes in one piece is not copied.
- */
-
-static ngx_int_t
-ngx_http_idem_yajl_feed(void *parser, const u_char *p, size_t len)
-{
-    ngx_http_idem_yajl_t *y = parser;
-
-    ngx_int_t  rc;
-
-    rc = ngx_http_idem_json_strict(&y->strict, p, len);
-    if (rc != NGX_OK) {
-        return rc;
-    }
-
-    if (len > y->parsed / 4) {
-        rc = ngx_http_idem_yajl_flush(y);
-
-        return (rc == NGX_OK) ? ngx_http_idem_yajl_parse(y, p, len) : rc;
-    }
-
-    if (ngx_http_idem_canon_grow(&y->mem, &y->held, y->nheld, &y->held_size,
-                                 len)
-        != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    ngx_memcpy(y->held + y->nheld, p, len);
-    y->nheld += len;
-
-    return (y->nheld > y->parsed / 4) ? ngx_http_idem_yajl_flush(y) : NGX_OK;
-}
-
-
-/* gives yajl what was held back */
-
-static ngx_int_t
-ngx_http_idem_yajl_flush(void *parser)
-{
-    ngx_http_idem_yajl_t *y = parser;
-
-    size_t  n;
-
-    n = y->nheld;
-    y->nheld = 0;
-
-    return n ? ngx_http_idem_yajl_parse(y, y->held, n) : NGX_OK;
-}
-
-
-static size_t
-ngx_http_idem_yajl_cut(void *parser, ngx_uint_t large, ngx_uint_t depth,
-    const u_char *p, size_t len)
-{
-    ngx_http_idem_yajl_t *y = parser;
-
-    size_t      i;
-    ngx_uint_t  quoted, escaped;
-
-    quoted = y->strict.quoted;
-    escaped = (y->strict.state == NGX_HTTP_IDEM_JSON_ESCAPE);
-
-    for (i = 0; i < len; i++) {
-
-        if (escaped) {
-            escaped = 0;
-            continue;
-        }
-
-        switch (p[i]) {
-
-        case '"':
-            quoted = !quoted;
-            break;
-
-        case '\\':
-            escaped = quoted;
-            break;
-
-        case '[':
-        case '{':
-            depth += !quoted;
-            break;
-
-        case ']':
-        case '}':
-            if (!quoted && --depth < large) {
-                return i + 1;
-            }
-
-            break;
-        }
-    }
-
-    return len;
-}
-
-
-static ngx_int_t
-ngx_http_idem_yajl_last(void *parser)
-{
-    ngx_http_idem_yajl_t *y = parser;
-
-    ngx_int_t  rc;
-
-    rc = ngx_http_idem_yajl_flush(y);
-
-    if (rc == NGX_OK) {
-        rc = ngx_http_idem_yajl_parse(y, NULL, 0);
-    }
-
-    if (rc != NGX_OK) {
-        return rc;
-    }
-
-    return y->strict.quoted ? NGX_DECLINED : NGX_OK;
-}
-
-
 static ngx_int_t
 ngx_http_idem_yajl_text(void *parser, const u_char *p, size_t len)
 {
     ngx_http_idem_yajl_t *y = parser;
 
+    if (len == 0) {
+        return NGX_DECLINED;
+    }
+
     y->text = p;
-    y->ntext = len;
+    y->last = p + len;
 
     return NGX_OK;
 }
 
-
-/* of a text as many bytes as there is work: a byte costs some nanoseconds */
 
 static ngx_int_t
 ngx_http_idem_yajl_step(void *parser, size_t *work)
@@ -279,38 +167,28 @@ ngx_http_idem_yajl_step(void *parser, size_t *work)
 
     size_t         n;
     ngx_int_t      rc;
-    const u_char  *p;
-
-    if (y->text == NULL) {
-        return NGX_OK;
-    }
+    const u_char  *p, *end;
 
     p = y->text;
-    n = ngx_min(y->ntext, *work);
 
-    y->text += n;
-    y->ntext -= n;
-    *work -= n;
-
-    if (n) {
-        rc = ngx_http_idem_json_strict(&y->strict, p, n);
-
-        if (rc == NGX_OK) {
-            rc = ngx_http_idem_yajl_parse(y, p, n);
-        }
-
-        if (rc != NGX_OK) {
-            return rc;
-        }
+    if (p == y->last) {
+        return ngx_http_idem_yajl_parse(y, NULL, 0);
     }
 
-    if (y->ntext) {
-        return NGX_AGAIN;
+    end = ngx_http_idem_yajl_piece(p, y->last,
+                                   *work / NGX_HTTP_IDEM_YAJL_BYTE);
+    if (end == NULL) {
+        return NGX_DECLINED;
     }
 
-    y->text = NULL;
+    n = end - p;
 
-    return ngx_http_idem_yajl_last(y);
+    y->text = end;
+    *work -= ngx_min(*work, n * NGX_HTTP_IDEM_YAJL_BYTE);
+
+    rc = ngx_http_idem_yajl_parse(y, p, n);
+
+    return (rc == NGX_OK) ? NGX_AGAIN : rc;
 }
 
 
@@ -334,14 +212,152 @@ ngx_http_idem_yajl_destroy(void *parser)
                                           head.queue));
     }
 
-    ngx_http_idem_canon_free(&mem, y->held);
-
     mem.free(mem.data, y);
 }
 
 
 /*
- * The one place that calls yajl; without bytes, to say that the body ended.
+ * These return what is behind a piece, a string and an escape, or NULL: the
+ * text is not to be parsed.
+ *
+ * A piece ends with a container that was opened in a piece before, or with the
+ * first comma behind "n" bytes, or with the text.  So no token is in two
+ * pieces, which yajl would read twice.
+ */
+
+static const u_char *
+ngx_http_idem_yajl_piece(const u_char *p, const u_char *last, size_t n)
+{
+    ngx_uint_t     depth;
+    const u_char  *start;
+
+    depth = 0;
+    start = p;
+
+    while (p && p < last) {
+
+        switch (*p++) {
+
+        case '"':
+            p = ngx_http_idem_yajl_quoted(p, last);
+            break;
+
+        case '[':
+        case '{':
+            depth++;
+            break;
+
+        case ']':
+        case '}':
+            if (depth-- == 0) {
+                return p;
+            }
+
+            break;
+
+        case ',':
+            if ((size_t) (p - start) > n) {
+                return p;
+            }
+
+            break;
+
+        case '\v':
+        case '\f':
+            return NULL;
+        }
+    }
+
+    return p;
+}
+
+
+static const u_char *
+ngx_http_idem_yajl_quoted(const u_char *p, const u_char *last)
+{
+    size_t  n;
+
+    while (p && p < last) {
+
+        if (*p == '"') {
+            return p + 1;
+        }
+
+        if (*p == '\\') {
+            p = ngx_http_idem_yajl_escape(p + 1, last);
+            continue;
+        }
+
+        n = (*p < 0x80) ? 1 : ngx_http_idem_utf8_len(p, last);
+        p = n ? p + n : NULL;
+    }
+
+    return NULL;
+}
+
+
+/* from behind its backslash on; a high surrogate, with the low one */
+
+static const u_char *
+ngx_http_idem_yajl_escape(const u_char *p, const u_char *last)
+{
+    ngx_int_t  code;
+
+    if (p == last || *p != 'u') {
+        return (p == last) ? NULL : p + 1;
+    }
+
+    code = ngx_http_idem_yajl_hex(p + 1, last);
+
+    if (code == NGX_ERROR || (code & 0xfc00) == 0xdc00) {
+        return NULL;
+    }
+
+    p += 5;
+
+    if ((code & 0xfc00) != 0xd800) {
+        return p;
+    }
+
+    if (last - p < 2 || p[0] != '\\' || p[1] != 'u') {
+        return NULL;
+    }
+
+    code = ngx_http_idem_yajl_hex(p + 2, last);
+
+    return (code != NGX_ERROR && (code & 0xfc00) == 0xdc00) ? p + 6 : NULL;
+}
+
+
+static ngx_int_t
+ngx_http_idem_yajl_hex(const u_char *p, const u_char *last)
+{
+    int         digit;
+    ngx_int_t   code;
+    ngx_uint_t  i;
+
+    if (last - p < 4) {
+        return NGX_ERROR;
+    }
+
+    code = 0;
+
+    for (i = 0; i < 4; i++) {
+        digit = ngx_http_idem_canon_hex(p[i]);
+
+        if (digit < 0) {
+            return NGX_ERROR;
+        }
+
+        code = code << 4 | digit;
+    }
+
+    return code;
+}
+
+
+/*
+ * The one place that calls yajl; without bytes, to say that the text ended.
  * yajl does not look whether it got the memory it asked for: if there is
  * none, our allocator does not return to it, but comes back here.  yajl
  * holds nothing but memory, and that is in our list.
@@ -352,8 +368,6 @@ ngx_http_idem_yajl_parse(ngx_http_idem_yajl_t *y, const u_char *p, size_t len)
 {
     yajl_status       status;
     yajl_alloc_funcs  funcs;
-
-    y->parsed += len;
 
     if (setjmp(y->no_memory)) {
         return NGX_ERROR;

@@ -5,9 +5,8 @@
  */
 
 /*
- * JSON by yyjson, which makes a tree of a text: bytes are collected, parsed in
- * pieces when the last one is there, and the trees are walked, in steps if need
- * be.
+ * JSON by yyjson, which makes a tree of a text: a large text is parsed in
+ * pieces, and the trees are walked.
  *
  * By itself yyjson refuses all that RFC 8259 does, and asks whether it got the
  * memory that it asked for.  Where the build finds no yyjson, ..._json_yajl.c
@@ -59,10 +58,6 @@ typedef struct {
     ngx_http_idem_canon_mem_t           mem;
     yyjson_alc                          alc;
 
-    u_char                             *fed;
-    size_t                              len;
-    size_t                              size;
-
     const u_char                       *rest;     /* of a text in pieces: */
     const u_char                       *end;      /* to be parsed yet     */
 
@@ -84,9 +79,6 @@ typedef struct {
 static void *ngx_http_idem_yyjson_create(
     const ngx_http_idem_json_events_t *events, void *data, ngx_uint_t depth,
     const ngx_http_idem_canon_mem_t *mem);
-static ngx_int_t ngx_http_idem_yyjson_feed(void *parser, const u_char *p,
-    size_t len);
-static ngx_int_t ngx_http_idem_yyjson_last(void *parser);
 static ngx_int_t ngx_http_idem_yyjson_text(void *parser, const u_char *p,
     size_t len);
 static ngx_int_t ngx_http_idem_yyjson_read(ngx_http_idem_yyjson_t *y,
@@ -117,10 +109,6 @@ static void ngx_http_idem_yyjson_free(void *data, void *p);
 const ngx_http_idem_json_parser_t  ngx_http_idem_json_yyjson = {
     "yyjson",
     ngx_http_idem_yyjson_create,
-    ngx_http_idem_yyjson_feed,
-    NULL,
-    NULL,
-    ngx_http_idem_yyjson_last,
     ngx_http_idem_yyjson_text,
     ngx_http_idem_yyjson_step,
     ngx_http_idem_yyjson_destroy
@@ -159,33 +147,6 @@ ngx_http_idem_yyjson_create(const ngx_http_idem_json_events_t *events,
 }
 
 
-static ngx_int_t
-ngx_http_idem_yyjson_feed(void *parser, const u_char *p, size_t len)
-{
-    ngx_http_idem_yyjson_t *y = parser;
-
-    if (ngx_http_idem_canon_grow(&y->mem, &y->fed, y->len, &y->size, len)
-        != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    ngx_memcpy(y->fed + y->len, p, len);
-    y->len += len;
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_yyjson_last(void *parser)
-{
-    ngx_http_idem_yyjson_t *y = parser;
-
-    return ngx_http_idem_yyjson_text(y, y->fed, y->len);
-}
-
-
 /*
  * yyjson parses a text at once, which would take too long for a large one, and
  * 16 times its memory.  So a large container is cut into pieces at its commas,
@@ -200,6 +161,7 @@ ngx_http_idem_yyjson_text(void *parser, const u_char *p, size_t len)
 {
     ngx_http_idem_yyjson_t *y = parser;
 
+    ngx_int_t      rc;
     const u_char  *start, *end;
 
     if (len == 0) {
@@ -219,7 +181,16 @@ ngx_http_idem_yyjson_text(void *parser, const u_char *p, size_t len)
         return ngx_http_idem_yyjson_read(y, 0, start, start);
     }
 
-    return ngx_http_idem_yyjson_read(y, 0, p, end);
+    rc = ngx_http_idem_yyjson_read(y, 0, p, end);
+
+    if (y->nframes == 0) {
+
+        /* no event is wanted */
+
+        y->next = NULL;
+    }
+
+    return rc;
 }
 
 
@@ -625,7 +596,6 @@ ngx_http_idem_yyjson_destroy(void *parser)
 
     yyjson_doc_free(y->doc);
 
-    ngx_http_idem_canon_free(&mem, y->fed);
     ngx_http_idem_canon_free(&mem, y->piece);
 
     mem.free(mem.data, y);

@@ -601,23 +601,16 @@ static void
 ngx_http_idem_store_failed(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_result_e result, const char *error, const char *then)
 {
-    u_char      buf[NGX_MAX_ERROR_STR];
-    ngx_str_t   line;
     ngx_uint_t  full;
 
     full = (result == NGX_HTTP_IDEM_FULL);
 
-    line.data = buf;
-    line.len = ngx_snprintf(buf, sizeof(buf),
-                  "idempotency: store \"%V\" %s%s, the request %s",
-                  &ctx->conf->store->name, full ? "is full" : "failed: ",
-                  full ? "" : (error ? error : "no answer"), then)
-               - buf;
-
     /* while a store is unreachable, every request logs the same line */
 
     ngx_http_idem_log_repeated(NGX_LOG_ERR, ctx->request->connection->log,
-                               &line, NULL);
+                  NULL, "idempotency: store \"%V\" %s%s, the request %s",
+                  &ctx->conf->store->name, full ? "is full" : "failed: ",
+                  full ? "" : (error ? error : "no answer"), then);
 
     ngx_http_idem_event(ctx, NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
                         full ? "no room for a record" : error);

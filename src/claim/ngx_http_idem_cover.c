@@ -200,7 +200,8 @@ ngx_http_idem_cover_members(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 {
     u_char                              hash[NGX_HTTP_IDEM_HASH_LEN];
     ngx_int_t                           rc;
-    ngx_uint_t                         *index, i, n;
+    ngx_str_t                          *name;
+    ngx_uint_t                          i, n;
     const ngx_http_idem_json_member_t  *member;
 
     if (!ctx->body.parsed) {
@@ -208,10 +209,10 @@ ngx_http_idem_cover_members(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     }
 
     n = 0;
-    index = dedupe->members->elts;
+    name = dedupe->members->elts;
 
     for (i = 0; i < dedupe->members->nelts; i++) {
-        member = ngx_http_idem_json_member(ctx->body.json, index[i]);
+        member = ngx_http_idem_json_named(ctx->body.json, &name[i]);
 
         /* which of two equal members the application reads is unknown */
 

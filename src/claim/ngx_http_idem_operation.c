@@ -308,8 +308,6 @@ ngx_http_idem_commit_ttl(ngx_http_idem_cover_t *cover)
 void
 ngx_http_idem_op_failed(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
 {
-    u_char      buf[NGX_MAX_ERROR_STR];
-    ngx_str_t   line;
     ngx_uint_t  commit;
 
     commit = (op->kind == NGX_HTTP_IDEM_OP_COMMIT);
@@ -335,14 +333,10 @@ ngx_http_idem_op_failed(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
 
         /* of each request that runs, three times in a lease */
 
-        line.data = buf;
-        line.len = ngx_snprintf(buf, sizeof(buf), "idempotency: a lease could "
-                                "not be renewed in store \"%V\": %s",
-                                &op->store->name,
-                                op->error ? op->error : "no room")
-                   - buf;
-
-        ngx_http_idem_log_repeated(NGX_LOG_WARN, op->log, &line, cover->id);
+        ngx_http_idem_log_repeated(NGX_LOG_WARN, op->log, cover->id,
+                      "idempotency: a lease could not be renewed in store "
+                      "\"%V\": %s", &op->store->name,
+                      op->error ? op->error : "no room");
         return;
     }
 

@@ -399,8 +399,6 @@ ngx_http_idem_default_values(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
         {
             return NGX_CONF_ERROR;
         }
-
-        source->member = -1;
     }
 
     if (conf->scope == NULL) {
@@ -463,7 +461,7 @@ ngx_http_idem_early(ngx_http_idem_loc_conf_t *conf)
     source = conf->keys->elts;
 
     for (i = 0; i < conf->keys->nelts; i++) {
-        if (source[i].member >= 0
+        if (source[i].member.len
             || !ngx_http_idem_request_only(&source[i].value.text))
         {
             return 0;

@@ -95,17 +95,15 @@ typedef struct {
 
 typedef struct {
     ngx_http_idem_value_t     value;
-    ngx_int_t                 member;     /* index of a "json:" member in
-                                             wanted, or -1                  */
+    ngx_str_t                 member;     /* of "json:", or empty           */
 } ngx_http_idem_key_source_t;
 
 
 /* a rule of idempotency_dedupe */
 
 typedef struct {
-    ngx_array_t              *members;           /* ngx_uint_t: indexes in
-                                                    wanted; NULL: the whole
-                                                    request                 */
+    ngx_array_t              *members;           /* ngx_str_t; NULL: the
+                                                    whole request           */
     ngx_str_t                 name;              /* "body", or "json:" and
                                                     the members             */
     ngx_http_idem_choice_t    window;
@@ -154,7 +152,6 @@ typedef struct {
     ngx_str_t                        member;
     ngx_str_t                        from;       /* a "json:" member of the
                                                     request body, or empty  */
-    ngx_uint_t                       wanted;     /* its index in wanted     */
     ngx_http_complex_value_t         value;
 } ngx_http_idem_replay_member_t;
 
@@ -265,8 +262,6 @@ typedef struct {
     ngx_http_idem_canonical_t    *fingerprint;
     uint32_t                      scheme;
     ngx_array_t                  *dedupe;                /* ..._dedupe_t    */
-    /* ngx_str_t: JSON members to find in request bodies */
-    ngx_array_t                  *wanted;
     ngx_flag_t                    activity;
     ngx_http_idem_choice_t        conflict_detail;
     /* ngx_str_t: names or pointers */
@@ -340,11 +335,7 @@ ngx_http_idem_store_t *ngx_http_idem_find_store(
     ngx_http_idem_main_conf_t *mcf, ngx_str_t *name);
 void *ngx_http_idem_create_loc_conf(ngx_conf_t *cf);
 char *ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child);
-ngx_int_t ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name);
-ngx_int_t ngx_http_idem_own_array(ngx_conf_t *cf, ngx_array_t **array);
 char *ngx_http_idem_check_activity(ngx_conf_t *cf,
-    ngx_http_idem_loc_conf_t *conf);
-ngx_int_t ngx_http_idem_number_dedupe(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
 ngx_int_t ngx_http_idem_body_options(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);

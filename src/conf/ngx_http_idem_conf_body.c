@@ -29,10 +29,9 @@ static void ngx_http_idem_names(ngx_array_t *array, ngx_str_t **names,
     ngx_uint_t *n);
 static void ngx_http_idem_scheme_names(uint32_t *crc, ngx_array_t *names,
     const char *before, const char *behind);
-static ngx_int_t ngx_http_idem_number_replay(ngx_conf_t *cf,
-    ngx_http_idem_loc_conf_t *conf);
-static ngx_int_t ngx_http_idem_number_keys(ngx_conf_t *cf,
-    ngx_http_idem_loc_conf_t *conf);
+static ngx_int_t ngx_http_idem_wanted(ngx_http_idem_loc_conf_t *conf,
+    ngx_array_t *wanted);
+static ngx_int_t ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name);
 
 
 static ngx_conf_enum_t  ngx_http_idem_modes[] = {
@@ -354,25 +353,18 @@ ngx_http_idem_conf_compress(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/*
- * Collects the JSON members to find in request bodies.  Keys, dedupe rules
- * and replay members may be inherited from different levels of the
- * configuration.  They share one list here, and each stores its index in the
- * list.
- */
+/* what to find in request bodies, and how they count */
 
 ngx_int_t
 ngx_http_idem_body_options(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 {
+    ngx_array_t                   *wanted;
     ngx_http_idem_canonical_t     *canonical;
     ngx_http_idem_json_options_t  *json;
 
-    conf->wanted = ngx_array_create(cf->pool, 4, sizeof(ngx_str_t));
-    if (conf->wanted == NULL
-        || ngx_http_idem_number_keys(cf, conf) != NGX_OK
-        || ngx_http_idem_number_dedupe(cf, conf) != NGX_OK
-        || ngx_http_idem_number_replay(cf, conf) != NGX_OK)
-    {
+    wanted = ngx_array_create(cf->pool, 4, sizeof(ngx_str_t));
+
+    if (wanted == NULL || ngx_http_idem_wanted(conf, wanted) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -386,7 +378,7 @@ ngx_http_idem_body_options(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
     json->paths_size = NGX_HTTP_IDEM_JSON_PATHS_SIZE;
     json->unordered = canonical->unordered;
 
-    ngx_http_idem_names(conf->wanted, &json->wanted, &json->nwanted);
+    ngx_http_idem_names(wanted, &json->wanted, &json->nwanted);
     ngx_http_idem_names(canonical->excluded, &json->excluded,
                         &json->nexcluded);
     ngx_http_idem_names(conf->redacted, &json->redacted, &json->nredacted);
@@ -411,9 +403,57 @@ ngx_http_idem_names(ngx_array_t *array, ngx_str_t **names, ngx_uint_t *n)
 }
 
 
-/* the index of a member in the list, or NGX_ERROR; adds the member */
+/*
+ * Keys, dedupe rules and replay members may be inherited from different levels
+ * of the configuration.
+ */
 
-ngx_int_t
+static ngx_int_t
+ngx_http_idem_wanted(ngx_http_idem_loc_conf_t *conf, ngx_array_t *wanted)
+{
+    ngx_str_t                      *name;
+    ngx_uint_t                      i, k;
+    ngx_array_t                    *members;
+    ngx_http_idem_key_source_t     *source;
+    ngx_http_idem_replay_member_t  *member;
+
+    source = conf->keys->elts;
+
+    for (i = 0; i < conf->keys->nelts; i++) {
+        if (ngx_http_idem_want(wanted, &source[i].member) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    for (i = 0; conf->dedupe && i < conf->dedupe->nelts; i++) {
+        members = ((ngx_http_idem_dedupe_t *) conf->dedupe->elts)[i].members;
+
+        for (k = 0; members && k < members->nelts; k++) {
+            name = members->elts;
+
+            if (ngx_http_idem_want(wanted, &name[k]) != NGX_OK) {
+                return NGX_ERROR;
+            }
+        }
+    }
+
+    for (i = 0; conf->replay_json && i < conf->replay_json->nelts; i++) {
+        member = conf->replay_json->elts;
+
+        if (ngx_http_idem_want(wanted, &member[i].from) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        conf->replay_body |= (member[i].from.len != 0);
+    }
+
+    return NGX_OK;
+}
+
+
+/* adds a member unless it is empty, or there */
+
+static ngx_int_t
 ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name)
 {
     ngx_str_t   *w;
@@ -423,8 +463,12 @@ ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name)
 
     for (i = 0; i < wanted->nelts; i++) {
         if (ngx_http_idem_conf_same(&w[i], name)) {
-            return i;
+            return NGX_OK;
         }
+    }
+
+    if (name->len == 0) {
+        return NGX_OK;
     }
 
     w = ngx_array_push(wanted);
@@ -433,96 +477,6 @@ ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name)
     }
 
     *w = *name;
-
-    return i;
-}
-
-
-static ngx_int_t
-ngx_http_idem_number_keys(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
-{
-    ngx_str_t                    name;
-    ngx_uint_t                   i;
-    ngx_http_idem_key_source_t  *source;
-
-    if (ngx_http_idem_own_array(cf, &conf->keys) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    source = conf->keys->elts;
-
-    for (i = 0; i < conf->keys->nelts; i++) {
-
-        if (source[i].member < 0) {
-            continue;
-        }
-
-        (void) ngx_http_idem_conf_option(&source[i].value.text, "json:",
-                                         &name);
-
-        source[i].member = ngx_http_idem_want(conf->wanted, &name);
-
-        if (source[i].member == NGX_ERROR) {
-            return NGX_ERROR;
-        }
-    }
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_number_replay(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
-{
-    ngx_int_t                       n;
-    ngx_uint_t                      i;
-    ngx_http_idem_replay_member_t  *member;
-
-    if (conf->replay_json == NULL) {
-        return NGX_OK;
-    }
-
-    if (ngx_http_idem_own_array(cf, &conf->replay_json) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    member = conf->replay_json->elts;
-
-    for (i = 0; i < conf->replay_json->nelts; i++) {
-
-        if (member[i].from.len == 0) {
-            continue;
-        }
-
-        n = ngx_http_idem_want(conf->wanted, &member[i].from);
-        if (n == NGX_ERROR) {
-            return NGX_ERROR;
-        }
-
-        member[i].wanted = n;
-        conf->replay_body = 1;
-    }
-
-    return NGX_OK;
-}
-
-
-/* makes a copy, since several locations may inherit the directive */
-
-ngx_int_t
-ngx_http_idem_own_array(ngx_conf_t *cf, ngx_array_t **array)
-{
-    ngx_array_t  *copy;
-
-    copy = ngx_array_create(cf->pool, (*array)->nelts, (*array)->size);
-    if (copy == NULL) {
-        return NGX_ERROR;
-    }
-
-    copy->nelts = (*array)->nelts;
-    ngx_memcpy(copy->elts, (*array)->elts, copy->nelts * copy->size);
-
-    *array = copy;
 
     return NGX_OK;
 }

@@ -20,7 +20,7 @@
 
 
 static char *ngx_http_idem_conf_dedupe_members(ngx_conf_t *cf,
-    ngx_str_t *value);
+    ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value);
 static char *ngx_http_idem_conf_dedupe_option(ngx_conf_t *cf,
     ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value);
 static char *ngx_http_idem_conf_dedupe_strip(ngx_conf_t *cf,
@@ -75,7 +75,7 @@ ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     if (!ngx_http_idem_conf_is(&value[1], "body")
-        && ngx_http_idem_conf_dedupe_members(cf, &value[1])
+        && ngx_http_idem_conf_dedupe_members(cf, dedupe, &value[1])
            != NGX_CONF_OK)
     {
         return NGX_CONF_ERROR;
@@ -121,7 +121,8 @@ ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 /* json:<member or pointer>,... */
 
 static char *
-ngx_http_idem_conf_dedupe_members(ngx_conf_t *cf, ngx_str_t *value)
+ngx_http_idem_conf_dedupe_members(ngx_conf_t *cf,
+    ngx_http_idem_dedupe_t *dedupe, ngx_str_t *value)
 {
     ngx_str_t  list, name;
 
@@ -136,7 +137,10 @@ ngx_http_idem_conf_dedupe_members(ngx_conf_t *cf, ngx_str_t *value)
             break;
         }
 
-        if (ngx_http_idem_conf_member(cf, value, &name) != NGX_CONF_OK) {
+        if (ngx_http_idem_conf_member(cf, value, &name) != NGX_CONF_OK
+            || ngx_http_idem_conf_part(cf, &dedupe->members, &name)
+               != NGX_CONF_OK)
+        {
             return NGX_CONF_ERROR;
         }
     }
@@ -233,51 +237,6 @@ ngx_http_idem_conf_dedupe_strip(ngx_conf_t *cf,
     }
 
     return NGX_CONF_OK;
-}
-
-
-ngx_int_t
-ngx_http_idem_number_dedupe(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
-{
-    ngx_int_t                n;
-    ngx_str_t                list, name;
-    ngx_uint_t               i, *index;
-    ngx_http_idem_dedupe_t  *dedupe;
-
-    if (conf->dedupe == NULL) {
-        return NGX_OK;
-    }
-
-    if (ngx_http_idem_own_array(cf, &conf->dedupe) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    dedupe = conf->dedupe->elts;
-
-    for (i = 0; i < conf->dedupe->nelts; i++) {
-
-        if (!ngx_http_idem_conf_option(&dedupe[i].name, "json:", &list)) {
-            continue;
-        }
-
-        /* another location may have numbered its own copy */
-
-        dedupe[i].members = NULL;
-
-        while (ngx_http_idem_conf_next(&list, &name)) {
-            n = ngx_http_idem_want(conf->wanted, &name);
-            index = ngx_http_idem_conf_add(cf, &dedupe[i].members,
-                                           sizeof(ngx_uint_t));
-
-            if (n == NGX_ERROR || index == NULL) {
-                return NGX_ERROR;
-            }
-
-            *index = n;
-        }
-    }
-
-    return NGX_OK;
 }
 
 

@@ -21,7 +21,8 @@
 
 
 static ngx_uint_t ngx_http_idem_conf_key_hyphen(ngx_str_t *value);
-static char *ngx_http_idem_conf_key_member(ngx_conf_t *cf, ngx_str_t *value);
+static char *ngx_http_idem_conf_key_member(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_str_t *name);
 static char *ngx_http_idem_conf_key_option(ngx_conf_t *cf,
     ngx_http_idem_key_format_t *format, ngx_str_t *value);
 
@@ -73,20 +74,15 @@ ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         }
 
         name = value[i];
-        source->member = -1;
 
         if (ngx_strncmp(name.data, "json:", 5) == 0) {
 
-            if (ngx_http_idem_conf_key_member(cf, &name)
+            if (ngx_http_idem_conf_key_member(cf, &name, &source->member)
                 != NGX_CONF_OK)
             {
                 return NGX_CONF_ERROR;
             }
 
-            /* its index is assigned by ..._body_options() */
-
-            source->value.text = name;
-            source->member = 0;
             continue;
         }
 
@@ -121,20 +117,19 @@ ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
 
 static char *
-ngx_http_idem_conf_key_member(ngx_conf_t *cf, ngx_str_t *value)
+ngx_http_idem_conf_key_member(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_str_t *name)
 {
-    ngx_str_t  name;
+    name->data = value->data + sizeof("json:") - 1;
+    name->len = value->len - (sizeof("json:") - 1);
 
-    name.data = value->data + sizeof("json:") - 1;
-    name.len = value->len - (sizeof("json:") - 1);
-
-    if (name.len == 0 || ngx_http_script_variables_count(value)) {
+    if (name->len == 0 || ngx_http_script_variables_count(value)) {
         return ngx_http_idem_conf_invalid(cf, value,
                              "it is \"json:\" and the name of one member, or "
                              "a JSON Pointer as json:/a/b, without variables");
     }
 
-    return ngx_http_idem_conf_member(cf, value, &name);
+    return ngx_http_idem_conf_member(cf, value, name);
 }
 
 

@@ -21,10 +21,6 @@
 #include "observe/ngx_http_idem_history.h"
 
 
-/* the end of the year 9999, ms */
-#define NGX_HTTP_IDEM_LINE_TIME_MAX  253402300799999ULL
-
-
 static struct {
     const char             *name;
     ngx_http_idem_level_e   level;
@@ -234,19 +230,12 @@ void
 ngx_http_idem_line_time(ngx_http_idem_line_t *line, const char *name,
     uint64_t msec)
 {
-    ngx_tm_t  tm;
+    u_char  time[NGX_HTTP_IDEM_ISO_TIME_LEN];
 
-    /* years have four digits, whatever time a store returns */
+    ngx_http_idem_iso_time(time, msec);
 
-    msec = ngx_min(msec, NGX_HTTP_IDEM_LINE_TIME_MAX);
-
-    ngx_gmtime((time_t) (msec / 1000), &tm);
-
-    line->p = ngx_slprintf(line->p, line->last,
-                           ",\"%s\":\"%04d-%02d-%02dT%02d:%02d:%02d.%03uLZ\"",
-                           name, tm.ngx_tm_year, tm.ngx_tm_mon, tm.ngx_tm_mday,
-                           tm.ngx_tm_hour, tm.ngx_tm_min, tm.ngx_tm_sec,
-                           msec % 1000);
+    line->p = ngx_slprintf(line->p, line->last, ",\"%s\":\"%*s.%03uLZ\"",
+                           name, sizeof(time) - 1, time, msec % 1000);
 }
 
 

@@ -109,5 +109,11 @@ ngx_uint_t ngx_http_idem_history_turn(ngx_atomic_t *due, uint64_t now,
 
 uint64_t ngx_http_idem_history_now(void);
 
+/* ms since the epoch in ISO 8601: writes 1970-01-01T00:00:00Z */
+u_char *ngx_http_idem_iso_time(u_char *p, uint64_t msec);
+
+#define NGX_HTTP_IDEM_ISO_TIME_LEN                                            \
+    (sizeof("1970-01-01T00:00:00Z") - 1)
+
 
 #endif /* _NGX_HTTP_IDEM_HISTORY_H_INCLUDED_ */

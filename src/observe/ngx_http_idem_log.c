@@ -34,6 +34,9 @@
 #define NGX_HTTP_IDEM_LOG_BATCH   200
 #define NGX_HTTP_IDEM_LOG_AGAIN   1000
 
+#define ngx_http_idem_log_delay(log)                                          \
+    ((log)->send ? NGX_HTTP_IDEM_LOG_BATCH : NGX_HTTP_IDEM_LOG_FLUSH)
+
 /* a line, and the header of syslog */
 #define NGX_HTTP_IDEM_SYSLOG_MAX  6400
 
@@ -59,7 +62,7 @@ typedef struct {
 
 typedef struct {
     ngx_fd_t                fd;
-    u_char                 *data;
+    u_char                 *data;               /* the batch                */
     size_t                  len;
     ngx_err_t               err;
     ngx_uint_t              dropped;            /* lines                    */
@@ -71,8 +74,8 @@ static void ngx_http_idem_log_flush(ngx_http_idem_log_t *log);
 static void ngx_http_idem_log_flush_event(ngx_event_t *ev);
 static void ngx_http_idem_log_flush_file(ngx_open_file_t *file,
     ngx_log_t *log);
-static void ngx_http_idem_log_sync(ngx_http_idem_log_t *log);
-static void ngx_http_idem_log_send(ngx_http_idem_log_t *log);
+static void ngx_http_idem_log_written(ngx_http_idem_log_t *log, ngx_err_t err,
+    ngx_uint_t dropped);
 static ngx_err_t ngx_http_idem_log_write_all(ngx_fd_t fd, u_char *p,
     size_t len, ngx_uint_t *dropped);
 static void ngx_http_idem_log_failed(ngx_http_idem_log_t *log,
@@ -81,7 +84,7 @@ static void ngx_http_idem_log_failed(ngx_http_idem_log_t *log,
 #if (NGX_THREADS)
 static ngx_int_t ngx_http_idem_log_post(ngx_http_idem_log_t *log);
 static void ngx_http_idem_log_thread(void *data, ngx_log_t *log);
-static void ngx_http_idem_log_written(ngx_event_t *ev);
+static void ngx_http_idem_log_thread_event(ngx_event_t *ev);
 #endif
 
 
@@ -192,8 +195,7 @@ ngx_http_idem_log_write(ngx_http_idem_log_t *log,
     log->len += len;
 
     if (!log->flush.timer_set) {
-        ngx_add_timer(&log->flush, log->send ? NGX_HTTP_IDEM_LOG_BATCH
-                                             : NGX_HTTP_IDEM_LOG_FLUSH);
+        ngx_add_timer(&log->flush, ngx_http_idem_log_delay(log));
     }
 }
 
@@ -230,46 +232,14 @@ ngx_http_idem_log_flush_file(ngx_open_file_t *file, ngx_log_t *dummy)
 }
 
 
+/* one batch at a time, to keep the order */
+
 static void
 ngx_http_idem_log_flush(ngx_http_idem_log_t *log)
 {
-    if (log->send) {
-        ngx_http_idem_log_send(log);
-        return;
-    }
+    ngx_err_t   err;
+    ngx_uint_t  dropped;
 
-    if (log->len == 0) {
-        return;
-    }
-
-#if (NGX_THREADS)
-
-    if (log->spare == NULL) {
-
-        /* a thread is writing: try again later */
-
-        if (!log->flush.timer_set) {
-            ngx_add_timer(&log->flush, NGX_HTTP_IDEM_LOG_FLUSH);
-        }
-
-        return;
-    }
-
-    if (ngx_http_idem_log_post(log) == NGX_OK) {
-        return;
-    }
-
-#endif
-
-    ngx_http_idem_log_sync(log);
-}
-
-
-/* sends one batch at a time, to keep the order */
-
-static void
-ngx_http_idem_log_send(ngx_http_idem_log_t *log)
-{
     if (log->batch == NULL) {
 
         if (log->len == 0) {
@@ -285,13 +255,41 @@ ngx_http_idem_log_send(ngx_http_idem_log_t *log)
 
     } else if (!log->failed || log->flush.timer_set) {
 
-        /* the batch is being sent, or it is too early to send it again */
+        /* it is being written, or it is too early to send it again */
 
         return;
     }
 
     log->failed = 0;
-    log->send(log, log->batch, log->batch_len);
+
+    if (log->send) {
+        log->send(log, log->batch, log->batch_len);
+        return;
+    }
+
+#if (NGX_THREADS)
+
+    if (ngx_http_idem_log_post(log) == NGX_OK) {
+        return;
+    }
+
+#endif
+
+    err = ngx_http_idem_log_write_all(log->file->fd, log->batch,
+                                      log->batch_len, &dropped);
+    ngx_http_idem_log_written(log, err, dropped);
+}
+
+
+static void
+ngx_http_idem_log_written(ngx_http_idem_log_t *log, ngx_err_t err,
+    ngx_uint_t dropped)
+{
+    if (err) {
+        ngx_http_idem_log_failed(log, err, dropped, NULL);
+    }
+
+    ngx_http_idem_log_sent(log, 0, NULL);
 }
 
 
@@ -307,7 +305,7 @@ ngx_http_idem_log_sent(ngx_http_idem_log_t *log, ngx_uint_t dropped,
     log->batch = NULL;
 
     if (log->len && !log->flush.timer_set) {
-        ngx_add_timer(&log->flush, NGX_HTTP_IDEM_LOG_BATCH);
+        ngx_add_timer(&log->flush, ngx_http_idem_log_delay(log));
     }
 }
 
@@ -351,22 +349,6 @@ ngx_http_idem_log_lines(u_char *p, size_t len)
     }
 
     return n;
-}
-
-
-static void
-ngx_http_idem_log_sync(ngx_http_idem_log_t *log)
-{
-    ngx_err_t   err;
-    ngx_uint_t  dropped;
-
-    err = ngx_http_idem_log_write_all(log->file->fd, log->buf, log->len,
-                                      &dropped);
-    log->len = 0;
-
-    if (err) {
-        ngx_http_idem_log_failed(log, err, dropped, NULL);
-    }
 }
 
 
@@ -451,21 +433,17 @@ ngx_http_idem_log_post(ngx_http_idem_log_t *log)
         return NGX_DECLINED;
     }
 
-    w->data = log->buf;
-    w->len = log->len;
+    w->data = log->batch;
+    w->len = log->batch_len;
 
     log->task->handler = ngx_http_idem_log_thread;
-    log->task->event.handler = ngx_http_idem_log_written;
+    log->task->event.handler = ngx_http_idem_log_thread_event;
     log->task->event.data = log;
 
     if (ngx_thread_task_post(log->pool, log->task) != NGX_OK) {
         (void) ngx_close_file(w->fd);
         return NGX_DECLINED;
     }
-
-    log->buf = log->spare;
-    log->spare = NULL;
-    log->len = 0;
 
     return NGX_OK;
 }
@@ -483,7 +461,7 @@ ngx_http_idem_log_thread(void *data, ngx_log_t *dummy)
 
 
 static void
-ngx_http_idem_log_written(ngx_event_t *ev)
+ngx_http_idem_log_thread_event(ngx_event_t *ev)
 {
     ngx_http_idem_log_t        *log;
     ngx_http_idem_log_write_t  *w;
@@ -491,11 +469,7 @@ ngx_http_idem_log_written(ngx_event_t *ev)
     log = ev->data;
     w = log->task->ctx;
 
-    log->spare = w->data;
-
-    if (w->err) {
-        ngx_http_idem_log_failed(log, w->err, w->dropped, NULL);
-    }
+    ngx_http_idem_log_written(log, w->err, w->dropped);
 }
 
 #endif
@@ -553,6 +527,8 @@ ngx_http_idem_log_init_process(ngx_cycle_t *cycle, ngx_queue_t *logs)
 void
 ngx_http_idem_log_exit_process(ngx_queue_t *logs)
 {
+    ngx_err_t             err;
+    ngx_uint_t            dropped;
     ngx_queue_t          *q;
     ngx_http_idem_log_t  *log;
 
@@ -563,7 +539,11 @@ ngx_http_idem_log_exit_process(ngx_queue_t *logs)
         log = ngx_queue_data(q, ngx_http_idem_log_t, queue);
 
         if (log->file && log->len) {
-            ngx_http_idem_log_sync(log);
+            err = ngx_http_idem_log_write_all(log->file->fd, log->buf,
+                                              log->len, &dropped);
+            if (err) {
+                ngx_http_idem_log_failed(log, err, dropped, NULL);
+            }
         }
 
         if (log->send) {
@@ -577,15 +557,21 @@ ngx_http_idem_log_exit_process(ngx_queue_t *logs)
 
 
 void
-ngx_http_idem_log_repeated(ngx_uint_t level, ngx_log_t *log, ngx_str_t *line,
-    u_char *record)
+ngx_http_idem_log_repeated(ngx_uint_t level, ngx_log_t *log, u_char *record,
+    const char *fmt, ...)
 {
-    size_t                     len;
+    u_char                     line[NGX_MAX_ERROR_STR];
+    size_t                     size, len;
+    va_list                    args;
     ngx_uint_t                 i;
     ngx_http_idem_repeated_t  *r, *vacant;
 
+    va_start(args, fmt);
+    size = ngx_vslprintf(line, line + sizeof(line), fmt, args) - line;
+    va_end(args);
+
     vacant = NULL;
-    len = ngx_min(line->len, NGX_HTTP_IDEM_REPEATED_LEN);
+    len = ngx_min(size, NGX_HTTP_IDEM_REPEATED_LEN);
 
     for (i = 0; i < NGX_HTTP_IDEM_REPEATED; i++) {
         r = &ngx_http_idem_repeated[i];
@@ -593,25 +579,24 @@ ngx_http_idem_log_repeated(ngx_uint_t level, ngx_log_t *log, ngx_str_t *line,
         if (r->len == 0) {
             vacant = r;
 
-        } else if (r->len == len && ngx_memcmp(r->text, line->data, len) == 0)
-        {
+        } else if (r->len == len && ngx_memcmp(r->text, line, len) == 0) {
             r->more++;
             return;
         }
     }
 
     if (record) {
-        ngx_log_error(level, log, 0, "%V, record %*xs", line, (size_t) 8,
-                      record);
+        ngx_log_error(level, log, 0, "%*s, record %*xs", size, line,
+                      (size_t) 8, record);
     } else {
-        ngx_log_error(level, log, 0, "%V", line);
+        ngx_log_error(level, log, 0, "%*s", size, line);
     }
 
-    if (vacant == NULL || len == 0) {
+    if (vacant == NULL) {
         return;
     }
 
-    ngx_memcpy(vacant->text, line->data, len);
+    ngx_memcpy(vacant->text, line, len);
     vacant->len = len;
     vacant->level = level;
     vacant->more = 0;

@@ -62,12 +62,12 @@ struct ngx_http_idem_log_s {
 
     /* the state of this worker */
     u_char                 *buf;
-    u_char                 *spare;              /* NULL: being written      */
+    u_char                 *spare;              /* NULL: it is the batch    */
     size_t                  len;
     ngx_event_t             flush;
     ngx_uint_t              seen[NGX_HTTP_IDEM_LEVEL_N];
     time_t                  complained;
-    u_char                 *batch;              /* being sent, or to be
+    u_char                 *batch;              /* being written, or to be
                                                    sent again               */
     size_t                  batch_len;
     unsigned                failed:1;           /* "batch" is to be sent
@@ -106,7 +106,7 @@ ngx_uint_t ngx_http_idem_log_lines(u_char *p, size_t len);
  * the number of repetitions.
  */
 void ngx_http_idem_log_repeated(ngx_uint_t level, ngx_log_t *log,
-    ngx_str_t *line, u_char *record);
+    u_char *record, const char *fmt, ...);
 
 /* in each worker; "logs" are all logs of the configuration */
 ngx_int_t ngx_http_idem_log_init_process(ngx_cycle_t *cycle,

@@ -33,7 +33,7 @@ static ngx_int_t ngx_http_idem_key_check(ngx_http_request_t *r,
 static ngx_int_t ngx_http_idem_key_invalid(ngx_http_idem_ctx_t *ctx,
     const char *reason);
 static ngx_int_t ngx_http_idem_key_member(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_int_t i);
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *name);
 
 
 ngx_int_t
@@ -195,14 +195,14 @@ ngx_http_idem_key(ngx_http_request_t *r,
 
     for (i = 0; i < ctx->conf->keys->nelts; i++) {
 
-        if (source[i].member >= 0) {
+        if (source[i].member.len) {
 
             if (!body) {
                 ctx->key_in_body = 1;
                 return NGX_OK;
             }
 
-            rc = ngx_http_idem_key_member(r, ctx, source[i].member);
+            rc = ngx_http_idem_key_member(r, ctx, &source[i].member);
 
             if (rc != NGX_DECLINED) {
                 return rc;
@@ -363,7 +363,7 @@ ngx_http_idem_key_invalid(ngx_http_idem_ctx_t *ctx, const char *reason)
 
 static ngx_int_t
 ngx_http_idem_key_member(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_int_t i)
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *name)
 {
     const ngx_http_idem_json_member_t  *member;
 
@@ -371,7 +371,7 @@ ngx_http_idem_key_member(ngx_http_request_t *r,
         return NGX_DECLINED;
     }
 
-    member = ngx_http_idem_json_member(ctx->body.json, i);
+    member = ngx_http_idem_json_named(ctx->body.json, name);
 
     if (member->count > 1) {
         return ngx_http_idem_key_invalid(ctx, "was sent more than once");

@@ -11,7 +11,10 @@
  *
  * The handler starts and finishes it.  It feeds the digest, through the
  * multipart parser so that the boundary does not count, and the parsers of
- * JSON and forms if they are needed.
+ * JSON and forms if they are needed.  These collect the body, and parse it when
+ * it is complete: 1 MB can take tens of milliseconds, during which the worker
+ * would serve nobody else, so it is done in several iterations of the event
+ * loop.
  */
 
 
@@ -24,8 +27,8 @@
 
 #define NGX_HTTP_IDEM_READ_SIZE   65536
 
-/* bytes parsed while the body is read; the rest is parsed in ..._rest.c */
-#define NGX_HTTP_IDEM_PARSE_SIZE  65536
+/* what the parsers do in an iteration: one or two milliseconds */
+#define NGX_HTTP_IDEM_PARSE_WORK  262144
 
 
 static ngx_int_t ngx_http_idem_request_body_filter(
@@ -40,10 +43,14 @@ static ngx_int_t ngx_http_idem_body_parsers(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_fingerprint_e mode);
 static ngx_http_idem_json_options_t *ngx_http_idem_body_secret(
     ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_body_parse(ngx_http_idem_body_t *body);
+static ngx_int_t ngx_http_idem_body_turn(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_body_canonical(ngx_http_idem_body_t *body);
 static void *ngx_http_idem_mem_alloc(void *data, size_t size);
 static void ngx_http_idem_mem_free(void *data, void *p);
-static ngx_int_t ngx_http_idem_body_feed(
-    ngx_http_idem_ctx_t *ctx, u_char *p, size_t len);
+static void ngx_http_idem_body_feed(ngx_http_idem_body_t *body, u_char *p,
+    size_t len);
 static void ngx_http_idem_body_multipart_update(void *data,
     const u_char *p, size_t len);
 
@@ -419,17 +426,57 @@ ngx_http_idem_body_finish(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_digest_done(body->digest, body->hash);
     body->digest = NULL;
 
-    if (body->rest) {
-        return ngx_http_idem_rest_parse(ctx);
+    if (ngx_http_idem_body_parse(body) == NGX_AGAIN) {
+        ngx_http_idem_turn(&body->turn, ctx, ngx_http_idem_body_turn,
+                           "parsing");
+        return NGX_AGAIN;
     }
 
     return ngx_http_idem_body_canonical(body);
 }
 
 
+/* a parser keeps its failure, and ..._done() returns it */
+
+static ngx_int_t
+ngx_http_idem_body_parse(ngx_http_idem_body_t *body)
+{
+    if (body->json
+        && ngx_http_idem_json_work(body->json, NGX_HTTP_IDEM_PARSE_WORK)
+           == NGX_AGAIN)
+    {
+        return NGX_AGAIN;
+    }
+
+    if (body->form
+        && ngx_http_idem_form_work(body->form, NGX_HTTP_IDEM_PARSE_WORK)
+           == NGX_AGAIN)
+    {
+        return NGX_AGAIN;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_body_turn(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    if (ngx_http_idem_body_parse(&ctx->body) == NGX_AGAIN) {
+        return NGX_AGAIN;
+    }
+
+    r->read_event_handler = ngx_http_block_reading;
+
+    ngx_http_idem_body_ready(r, ngx_http_idem_body_canonical(&ctx->body));
+
+    return NGX_OK;
+}
+
+
 /* replaces the raw digest by the canonical one if the body was parsed */
 
-ngx_int_t
+static ngx_int_t
 ngx_http_idem_body_canonical(ngx_http_idem_body_t *body)
 {
     u_char     hash[NGX_HTTP_IDEM_HASH_LEN];
@@ -447,6 +494,9 @@ ngx_http_idem_body_canonical(ngx_http_idem_body_t *body)
         if (rc == NGX_OK) {
             ngx_memcpy(body->hash, hash, sizeof(hash));
         }
+
+        ngx_http_idem_form_destroy(body->form);
+        body->form = NULL;
     }
 
     if (body->json) {
@@ -485,7 +535,7 @@ ngx_http_idem_body_cleanup(ngx_http_idem_ctx_t *ctx)
 
     body = &ctx->body;
 
-    ngx_http_idem_rest_cleanup(ctx);
+    ngx_http_idem_turn_cancel(&body->turn);
 
     if (body->json) {
         ngx_http_idem_json_destroy(body->json);
@@ -509,11 +559,7 @@ ngx_http_idem_body_chain(ngx_http_request_t *r,
         b = in->buf;
 
         if (ngx_buf_in_memory(b)) {
-            if (ngx_http_idem_body_feed(ctx, b->pos, b->last - b->pos)
-                != NGX_OK)
-            {
-                return NGX_ERROR;
-            }
+            ngx_http_idem_body_feed(&ctx->body, b->pos, b->last - b->pos);
 
         } else if (b->in_file
                    && ngx_http_idem_body_file(r, ctx, b) != NGX_OK)
@@ -549,12 +595,12 @@ ngx_http_idem_body_file(ngx_http_request_t *r,
 
         n = ngx_read_file(b->file, buf, size, offset);
 
-        if (n <= 0
-            || ngx_http_idem_body_feed(ctx, buf, (size_t) n) != NGX_OK)
-        {
+        if (n <= 0) {
             rc = NGX_ERROR;
             break;
         }
+
+        ngx_http_idem_body_feed(&ctx->body, buf, (size_t) n);
     }
 
     ngx_free(buf);
@@ -563,16 +609,11 @@ ngx_http_idem_body_file(ngx_http_request_t *r,
 }
 
 
-static ngx_int_t
-ngx_http_idem_body_feed(ngx_http_idem_ctx_t *ctx, u_char *p, size_t len)
+static void
+ngx_http_idem_body_feed(ngx_http_idem_body_t *body, u_char *p, size_t len)
 {
-    size_t                 n;
-    ngx_http_idem_body_t  *body;
-
-    body = &ctx->body;
-
     if (len == 0) {
-        return NGX_OK;
+        return;
     }
 
     if (body->multipart) {
@@ -582,29 +623,13 @@ ngx_http_idem_body_feed(ngx_http_idem_ctx_t *ctx, u_char *p, size_t len)
         ngx_http_idem_digest_update(body->digest, p, len);
     }
 
-    if (body->json == NULL && body->form == NULL) {
-        return NGX_OK;
+    if (body->json) {
+        (void) ngx_http_idem_json_feed(body->json, p, len);
     }
 
-    n = ngx_min(len, NGX_HTTP_IDEM_PARSE_SIZE - body->parsed_len);
-
-    body->parsed_len += n;
-
-    /* a parser keeps its failure, and ..._done() returns it */
-
-    if (n && body->json) {
-        (void) ngx_http_idem_json_feed(body->json, p, n);
+    if (body->form) {
+        (void) ngx_http_idem_form_feed(body->form, p, len);
     }
-
-    if (n && body->form) {
-        (void) ngx_http_idem_form_feed(body->form, p, n);
-    }
-
-    if (n == len) {
-        return NGX_OK;
-    }
-
-    return ngx_http_idem_rest_add(ctx, p + n, len - n);
 }
 
 

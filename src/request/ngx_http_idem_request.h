@@ -53,8 +53,25 @@ typedef enum {
     ((ctx)->claims.unknown_outcome == NGX_HTTP_IDEM_UNKNOWN_HOLD)
 
 
-typedef struct ngx_http_idem_rest_s  ngx_http_idem_rest_t;
-typedef struct ngx_http_idem_run_s   ngx_http_idem_run_t;
+typedef struct ngx_http_idem_run_s  ngx_http_idem_run_t;
+
+
+/*
+ * Continues the work of a request in later iterations of the event loop, so
+ * that it does not hold up other requests.  A handler that returns NGX_AGAIN is
+ * called in one more.  The struct has to be zeroed first, and cancelled before
+ * it is freed.
+ */
+
+typedef ngx_int_t (*ngx_http_idem_turn_pt)(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+
+typedef struct {
+    ngx_event_t                event;
+    ngx_http_idem_ctx_t       *ctx;
+    ngx_http_idem_turn_pt      handler;
+    const char                *work;            /* for the debug log        */
+} ngx_http_idem_turn_t;
 
 
 typedef struct {
@@ -62,8 +79,7 @@ typedef struct {
     ngx_http_idem_multipart_t    *multipart;
     ngx_http_idem_json_t         *json;
     ngx_http_idem_form_t         *form;
-    ngx_http_idem_rest_t         *rest;         /* still to be parsed       */
-    size_t                        parsed_len;   /* bytes given to a parser  */
+    ngx_http_idem_turn_t          turn;         /* of the parsers           */
     ngx_http_idem_fingerprint_e   kind;         /* how "hash" was computed  */
     ngx_uint_t                    detail;       /* of conflicts             */
     u_char                        hash[NGX_HTTP_IDEM_HASH_LEN];
@@ -273,24 +289,6 @@ struct ngx_http_idem_ctx_s {
 };
 
 
-/*
- * Continues the work of a request in later iterations of the event loop, so
- * that it does not hold up other requests.  A handler that returns NGX_AGAIN is
- * called in one more.  The struct has to be zeroed first, and cancelled before
- * it is freed.
- */
-
-typedef ngx_int_t (*ngx_http_idem_turn_pt)(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
-
-typedef struct {
-    ngx_event_t                event;
-    ngx_http_idem_ctx_t       *ctx;
-    ngx_http_idem_turn_pt      handler;
-    const char                *work;            /* for the debug log        */
-} ngx_http_idem_turn_t;
-
-
 /* ..._turn.c */
 
 void ngx_http_idem_turn(ngx_http_idem_turn_t *turn, ngx_http_idem_ctx_t *ctx,
@@ -463,7 +461,7 @@ ngx_uint_t ngx_http_idem_upstream_broke(ngx_http_request_t *r,
 ngx_http_idem_run_t *ngx_http_idem_run_of(
     ngx_http_idem_ctx_t *ctx, ngx_http_request_t *r);
 
-/* ..._admit.c, ..._body.c, ..._rest.c, ..._fingerprint.c */
+/* ..._admit.c, ..._body.c, ..._fingerprint.c */
 
 ngx_uint_t ngx_http_idem_covered(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf);
@@ -473,12 +471,7 @@ ngx_int_t ngx_http_idem_body_start(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_body_finish(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-ngx_int_t ngx_http_idem_body_canonical(ngx_http_idem_body_t *body);
 void ngx_http_idem_body_ready(ngx_http_request_t *r, ngx_int_t rc);
-ngx_int_t ngx_http_idem_rest_add(ngx_http_idem_ctx_t *ctx,
-    u_char *p, size_t len);
-ngx_int_t ngx_http_idem_rest_parse(ngx_http_idem_ctx_t *ctx);
-void ngx_http_idem_rest_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_body_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_body_init(void);
 

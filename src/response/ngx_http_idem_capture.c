@@ -101,7 +101,13 @@ ngx_http_idem_covered_header(ngx_http_request_t *r)
         }
 
         if (ctx && ctx->stage == NGX_HTTP_IDEM_PASS) {
-            ngx_http_idem_hide_store_header(r);
+
+            /*
+             * It runs without a record, as one without a key: the application
+             * can't know, and its header is not for the client either.
+             */
+
+            ngx_http_idem_hide_header(r, NGX_HTTP_IDEM_STORE_HEADER);
         }
 
         return ngx_http_next_header_filter(r);
@@ -574,7 +580,7 @@ ngx_http_idem_pass_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
         /* only a hint: without memory, the response is sent without it */
 
-        ngx_http_idem_hide_own_headers(r, 0);
+        ngx_http_idem_hide_header(r, "X-Idempotency-Expired");
 
         ngx_str_set(&value, "true");
         (void) ngx_http_idem_add_header(r, "X-Idempotency-Expired", &value);

@@ -22,8 +22,6 @@
 #include "request/ngx_http_idem_request.h"
 
 
-#define NGX_HTTP_IDEM_STORE_HEADER  "X-Idempotency-Store"
-
 /* fields that nginx does not list: the type, times, ranges and redirects */
 #define NGX_HTTP_IDEM_HEADERS_BESIDE  4
 
@@ -364,24 +362,27 @@ ngx_http_idem_header_kind(ngx_http_idem_pointed_t *pointed,
 
 
 /*
- * A request that runs without a record, as one without a key: the application
- * can't know, and its X-Idempotency-Store is not for the client either.
+ * Another nginx with this module may be the application, or an application
+ * that knows the same headers: a client must not get them twice.
  */
 
 void
-ngx_http_idem_hide_store_header(ngx_http_request_t *r)
+ngx_http_idem_hide_header(ngx_http_request_t *r, const char *name)
 {
+    size_t            len;
     ngx_uint_t        i;
     ngx_list_part_t  *part;
     ngx_table_elt_t  *h;
+
+    len = ngx_strlen(name);
 
     for (part = &r->headers_out.headers.part; part; part = part->next) {
         h = part->elts;
 
         for (i = 0; i < part->nelts; i++) {
 
-            if (ngx_http_idem_header_is(&h[i].key,
-                                        NGX_HTTP_IDEM_STORE_HEADER))
+            if (h[i].key.len == len
+                && ngx_strncasecmp(h[i].key.data, (u_char *) name, len) == 0)
             {
                 h[i].hash = 0;
             }

@@ -22,10 +22,6 @@
 #include "request/ngx_http_idem_request.h"
 
 
-/* 9999-12-31T23:59:59Z, in ms since the epoch */
-#define NGX_HTTP_IDEM_ISO_TIME_MAX  253402300799000ULL
-
-
 static ngx_int_t ngx_http_idem_refuse_start(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_problem_e problem);
 static ngx_int_t ngx_http_idem_refuse_send(ngx_http_request_t *r,
@@ -34,7 +30,6 @@ static ngx_int_t ngx_http_idem_problem_headers(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_problem_body(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *text);
-static u_char *ngx_http_idem_two_digits(u_char *p, ngx_uint_t n);
 
 
 /* in the order of ngx_http_idem_problem_e */
@@ -409,46 +404,4 @@ ngx_http_idem_problem_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     text->len = p - text->data;
 
     return NGX_OK;
-}
-
-
-/*
- * hand-written: used for each replay, ngx_sprintf() takes ten times as long
- */
-
-u_char *
-ngx_http_idem_iso_time(u_char *p, uint64_t msec)
-{
-    ngx_tm_t  tm;
-
-    /* four digits for the year, whatever time is in the store */
-
-    ngx_gmtime((time_t) (ngx_min(msec, NGX_HTTP_IDEM_ISO_TIME_MAX) / 1000),
-               &tm);
-
-    p = ngx_http_idem_two_digits(p, tm.ngx_tm_year / 100);
-    p = ngx_http_idem_two_digits(p, tm.ngx_tm_year % 100);
-    *p++ = '-';
-    p = ngx_http_idem_two_digits(p, tm.ngx_tm_mon);
-    *p++ = '-';
-    p = ngx_http_idem_two_digits(p, tm.ngx_tm_mday);
-    *p++ = 'T';
-    p = ngx_http_idem_two_digits(p, tm.ngx_tm_hour);
-    *p++ = ':';
-    p = ngx_http_idem_two_digits(p, tm.ngx_tm_min);
-    *p++ = ':';
-    p = ngx_http_idem_two_digits(p, tm.ngx_tm_sec);
-    *p++ = 'Z';
-
-    return p;
-}
-
-
-static u_char *
-ngx_http_idem_two_digits(u_char *p, ngx_uint_t n)
-{
-    *p++ = (u_char) ('0' + n / 10);
-    *p++ = (u_char) ('0' + n % 10);
-
-    return p;
 }

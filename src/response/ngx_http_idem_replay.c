@@ -311,7 +311,9 @@ ngx_http_idem_replay_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_OK;
     }
 
-    ngx_http_idem_hide_own_headers(r, 1);
+    ngx_http_idem_hide_header(r, "X-Idempotency-Expired");
+    ngx_http_idem_hide_header(r, "Idempotent-Replayed");
+    ngx_http_idem_hide_header(r, "X-Original-Request-Time");
 
     ngx_str_set(&value, "true");
 
@@ -328,38 +330,6 @@ ngx_http_idem_replay_headers(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                 - value.data;
 
     return ngx_http_idem_add_header(r, "X-Original-Request-Time", &value);
-}
-
-
-/*
- * Another nginx with this module may be the application, or an application
- * that knows the same headers: a client must not get them twice.
- */
-
-void
-ngx_http_idem_hide_own_headers(ngx_http_request_t *r, ngx_uint_t replay)
-{
-    ngx_str_t        *name;
-    ngx_uint_t        i;
-    ngx_list_part_t  *part;
-    ngx_table_elt_t  *h;
-
-    for (part = &r->headers_out.headers.part; part; part = part->next) {
-        h = part->elts;
-
-        for (i = 0; i < part->nelts; i++) {
-            name = &h[i].key;
-
-            if (ngx_http_idem_header_is(name, "X-Idempotency-Expired")
-                || (replay
-                    && (ngx_http_idem_header_is(name, "Idempotent-Replayed")
-                        || ngx_http_idem_header_is(name,
-                                               "X-Original-Request-Time"))))
-            {
-                h[i].hash = 0;
-            }
-        }
-    }
 }
 
 

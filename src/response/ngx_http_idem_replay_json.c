@@ -188,7 +188,7 @@ ngx_http_idem_rewrite_value(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     if (member->from.len) {
 
         m = ctx->body.parsed
-            ? ngx_http_idem_json_member(ctx->body.json, member->wanted) : NULL;
+            ? ngx_http_idem_json_named(ctx->body.json, &member->from) : NULL;
 
         /* the member is missing, or occurs twice */
 

@@ -27,6 +27,8 @@
 /* a bit of r->buffered that no filter of nginx uses */
 #define NGX_HTTP_IDEM_BUFFERED  0x08
 
+#define NGX_HTTP_IDEM_STORE_HEADER  "X-Idempotency-Store"
+
 /* nginx ends the request as soon as nothing keeps it alive */
 #if (nginx_version >= 1025004)
 #define ngx_http_idem_is_ending(r)  ((r)->done || (r)->main->terminated)
@@ -215,7 +217,6 @@ ngx_uint_t ngx_http_idem_hints_write(ngx_http_request_t *r);
 void ngx_http_idem_hold_range(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_chain_t *ngx_http_idem_piece(ngx_pool_t *pool, size_t size);
-void ngx_http_idem_hide_store_header(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_capture_head(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_uint_t ngx_http_idem_may_range(ngx_http_request_t *r);
@@ -313,10 +314,9 @@ ngx_uint_t ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx, ngx_str_t *name);
 ngx_int_t ngx_http_idem_keep_header(ngx_array_t *headers,
     ngx_http_idem_header_e kind, ngx_uint_t valid, ngx_str_t *name,
     ngx_str_t *value);
-void ngx_http_idem_hide_own_headers(ngx_http_request_t *r, ngx_uint_t replay);
+void ngx_http_idem_hide_header(ngx_http_request_t *r, const char *name);
 ngx_int_t ngx_http_idem_add_header(ngx_http_request_t *r, const char *name,
     ngx_str_t *value);
-u_char *ngx_http_idem_iso_time(u_char *p, uint64_t msec);
 
 /* ..._sse.c: events of a stored text/event-stream */
 
@@ -349,9 +349,6 @@ ngx_int_t ngx_http_idem_is_rpc_response(ngx_str_t *data);
 #define ngx_http_idem_is_duplicate(ctx)                                       \
     ((ctx)->answer.refused                                                    \
      && (ctx)->answer.problem == NGX_HTTP_IDEM_PROBLEM_DUPLICATE_REQUEST)
-
-#define NGX_HTTP_IDEM_ISO_TIME_LEN                                            \
-    (sizeof("1970-01-01T00:00:00Z") - 1)
 
 
 #endif /* _NGX_HTTP_IDEM_RESPONSE_H_INCLUDED_ */

@@ -387,17 +387,10 @@ ngx_http_idem_remote_undo_start(ngx_http_idem_remote_t *remote, u_char *id,
 static void
 ngx_http_idem_remote_stuck(ngx_http_idem_remote_t *remote, const char *what)
 {
-    u_char     text[NGX_MAX_ERROR_STR];
-    ngx_str_t  line;
-
-    line.data = text;
-    line.len = ngx_snprintf(text, sizeof(text), "idempotency: store \"%V\": "
-                            "%s, the key of a request that did not run is "
-                            "refused until its record expires",
-                            &remote->store->name, what)
-               - text;
-
-    ngx_http_idem_log_repeated(NGX_LOG_ERR, ngx_cycle->log, &line, NULL);
+    ngx_http_idem_log_repeated(NGX_LOG_ERR, ngx_cycle->log, NULL,
+                  "idempotency: store \"%V\": %s, the key of a request that "
+                  "did not run is refused until its record expires",
+                  &remote->store->name, what);
 }
 
 

@@ -68,8 +68,8 @@ ngx_alloc(size_t size, ngx_log_t *log)
 /* ... the error log */
 
 void
-ngx_http_idem_log_repeated(ngx_uint_t level, ngx_log_t *log, ngx_str_t *line,
-    u_char *record)
+ngx_http_idem_log_repeated(ngx_uint_t level, ngx_log_t *log, u_char *record,
+    const char *fmt, ...)
 {
 }
 

@@ -412,8 +412,6 @@ static void
 ngx_http_idem_outbox_tell(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op,
     ngx_uint_t waiting, ngx_uint_t kept, ngx_uint_t bare)
 {
-    u_char                      buf[NGX_MAX_ERROR_STR];
-    ngx_str_t                   line;
     const char                 *error;
     ngx_http_idem_outbox_sh_t  *sh;
 
@@ -453,13 +451,9 @@ ngx_http_idem_outbox_tell(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op,
 
     /* every request, for as long as the store is unreachable */
 
-    line.data = buf;
-    line.len = ngx_snprintf(buf, sizeof(buf), "idempotency: commit in store "
-                            "\"%V\" failed: %s; it is kept here and tried "
-                            "again", &o->layer.named->name, error)
-               - buf;
-
-    ngx_http_idem_log_repeated(NGX_LOG_WARN, op->log, &line, op->id);
+    ngx_http_idem_log_repeated(NGX_LOG_WARN, op->log, op->id,
+                  "idempotency: commit in store \"%V\" failed: %s; it is kept "
+                  "here and tried again", &o->layer.named->name, error);
 }
 
 
