@@ -286,6 +286,11 @@ ngx_http_idem_body_parsers(ngx_http_request_t *r,
         return NGX_OK;
     }
 
+    body->turn = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_turn_t));
+    if (body->turn == NULL) {
+        return NGX_ERROR;
+    }
+
     if (mode == NGX_HTTP_IDEM_FINGERPRINT_FORM) {
         body->form = ngx_http_idem_form_create(&ctx->conf->form,
                                                &ngx_http_idem_mem);
@@ -427,7 +432,7 @@ ngx_http_idem_body_finish(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     body->digest = NULL;
 
     if (ngx_http_idem_body_parse(body) == NGX_AGAIN) {
-        ngx_http_idem_turn(&body->turn, ctx, ngx_http_idem_body_turn,
+        ngx_http_idem_turn(body->turn, ctx, ngx_http_idem_body_turn,
                            "parsing");
         return NGX_AGAIN;
     }
@@ -535,7 +540,7 @@ ngx_http_idem_body_cleanup(ngx_http_idem_ctx_t *ctx)
 
     body = &ctx->body;
 
-    ngx_http_idem_turn_cancel(&body->turn);
+    ngx_http_idem_turn_cancel(body->turn);
 
     if (body->json) {
         ngx_http_idem_json_destroy(body->json);

@@ -482,7 +482,7 @@ ngx_http_idem_ctx_cleanup(void *data)
     switch (ctx->stage) {
 
     case NGX_HTTP_IDEM_READ_BODY:
-        ngx_http_idem_turn_cancel(&ctx->body.turn);
+        ngx_http_idem_turn_cancel(ctx->body.turn);
         break;
 
     case NGX_HTTP_IDEM_BEGIN:

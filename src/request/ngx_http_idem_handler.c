@@ -304,7 +304,7 @@ ngx_http_idem_failed(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
             return rc;
         }
 
-        ngx_http_idem_turn_cancel(&ctx->body.turn);
+        ngx_http_idem_turn_cancel(ctx->body.turn);
         break;
 
     case NGX_HTTP_IDEM_BEGIN:
@@ -497,7 +497,7 @@ ngx_http_idem_body_ready(ngx_http_request_t *r, ngx_int_t rc)
         }
 
         /* cancel parsing: the request ends */
-        ngx_http_idem_turn_cancel(&ctx->body.turn);
+        ngx_http_idem_turn_cancel(ctx->body.turn);
     }
 
     if (rc != NGX_OK) {

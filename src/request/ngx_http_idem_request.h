@@ -79,7 +79,8 @@ typedef struct {
     ngx_http_idem_multipart_t    *multipart;
     ngx_http_idem_json_t         *json;
     ngx_http_idem_form_t         *form;
-    ngx_http_idem_turn_t          turn;         /* of the parsers           */
+    ngx_http_idem_turn_t         *turn;         /* of the parsers; NULL:
+                                                   there are none           */
     ngx_http_idem_fingerprint_e   kind;         /* how "hash" was computed  */
     ngx_uint_t                    detail;       /* of conflicts             */
     u_char                        hash[NGX_HTTP_IDEM_HASH_LEN];

@@ -72,7 +72,7 @@ ngx_http_idem_turn_event(ngx_event_t *ev)
 void
 ngx_http_idem_turn_cancel(ngx_http_idem_turn_t *turn)
 {
-    if (turn->event.timer_set) {
+    if (turn && turn->event.timer_set) {
         ngx_del_timer(&turn->event);
     }
 }
