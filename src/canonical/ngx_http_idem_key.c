@@ -53,6 +53,24 @@ static const char *ngx_http_idem_key_check_uuid(const ngx_str_t *key,
     ngx_uint_t v4);
 
 
+/* the characters of a token: "A-Z a-z 0-9 _ . -" */
+
+static const uint32_t  ngx_http_idem_key_token[] = {
+    0x00000000, /* 0000 0000 0000 0000  0000 0000 0000 0000 */
+
+                /* ?>=< ;:98 7654 3210  /.-, +*)( '&%$ #"!  */
+    0x03ff6000, /* 0000 0011 1111 1111  0110 0000 0000 0000 */
+
+                /* _^]\ [ZYX WVUT SRQP  ONML KJIH GFED CBA@ */
+    0x87fffffe, /* 1000 0111 1111 1111  1111 1111 1111 1110 */
+
+                /*  ~}| {zyx wvut srqp  onml kjih gfed cba` */
+    0x07fffffe, /* 0000 0111 1111 1111  1111 1111 1111 1110 */
+
+    0x00000000, 0x00000000, 0x00000000, 0x00000000
+};
+
+
 static ngx_inline ngx_uint_t
 ngx_http_idem_key_is_digit(u_char c)
 {
@@ -422,10 +440,7 @@ ngx_http_idem_key_check(const ngx_http_idem_key_format_t *format,
 
     default: /* NGX_HTTP_IDEM_KEY_TOKEN */
         for (p = key->data; p < last; p++) {
-            if (!ngx_http_idem_key_is_alpha(*p)
-                && !ngx_http_idem_key_is_digit(*p)
-                && *p != '_' && *p != '.' && *p != '-')
-            {
+            if (!(ngx_http_idem_key_token[*p >> 5] & (1U << (*p & 0x1f)))) {
                 return "contains a character that is not allowed";
             }
         }

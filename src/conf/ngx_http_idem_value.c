@@ -538,9 +538,11 @@ ngx_http_idem_is_header(ngx_table_elt_t *h, ngx_str_t *name)
     }
 
     for (i = 0; i < name->len; i++) {
-        ch = ngx_tolower(h->key.data[i]);
+        ch = h->key.data[i];
 
-        if ((ch == '-' ? '_' : ch) != name->data[i]) {
+        if (ch != name->data[i]
+            && (ch == '-' ? '_' : ngx_tolower(ch)) != name->data[i])
+        {
             return 0;
         }
     }
