@@ -25,6 +25,9 @@
 #define NGX_HTTP_IDEM_SCHEME_DERIVED  1
 
 
+static ngx_int_t ngx_http_idem_cover_key(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_str_t *scope, u_char *identity,
+    ngx_http_idem_cover_t *cover);
 static ngx_int_t ngx_http_idem_cover_derived(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_dedupe_t *dedupe,
     ngx_str_t *scope, u_char *identity, ngx_http_idem_cover_t *cover);
@@ -43,7 +46,7 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     u_char                   identity[NGX_HTTP_IDEM_HASH_LEN];
     ngx_int_t                rc;
-    ngx_str_t                scope, fields[2];
+    ngx_str_t                scope;
     ngx_uint_t               i, n;
     ngx_http_idem_cover_t   *cover;
     ngx_http_idem_dedupe_t  *dedupe;
@@ -69,21 +72,7 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     cover = ctx->claims.covers;
 
     if (ctx->key.len) {
-        cover->ctx = ctx;
-        cover->claim.scheme = ngx_http_idem_request_scheme(r, ctx);
-
-        if (ctx->body.parsed) {
-            ngx_http_idem_json_paths(ctx->body.json, &cover->details);
-        }
-
-        fields[0] = scope;
-        fields[1] = ctx->key;
-
-        ngx_http_idem_digest_fields(cover->id, fields, 2);
-        ngx_http_idem_target(r, cover->claim.target);
-
-        if (ngx_http_idem_fingerprint(r, ctx, 0, identity,
-                                      cover->claim.fingerprint)
+        if (ngx_http_idem_cover_key(r, ctx, &scope, identity, cover)
             != NGX_OK)
         {
             return NGX_ERROR;
@@ -127,6 +116,30 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_cover_sort(ctx);
 
     return ngx_http_idem_cover_stored(r, ctx);
+}
+
+
+static ngx_int_t
+ngx_http_idem_cover_key(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_str_t *scope, u_char *identity, ngx_http_idem_cover_t *cover)
+{
+    ngx_str_t  fields[2];
+
+    cover->ctx = ctx;
+    cover->claim.scheme = ngx_http_idem_request_scheme(r, ctx);
+
+    if (ctx->body.parsed) {
+        ngx_http_idem_json_paths(ctx->body.json, &cover->details);
+    }
+
+    fields[0] = *scope;
+    fields[1] = ctx->key;
+
+    ngx_http_idem_digest_fields(cover->id, fields, 2);
+    ngx_http_idem_target(r, cover->claim.target);
+
+    return ngx_http_idem_fingerprint(r, ctx, 0, identity,
+                                     cover->claim.fingerprint);
 }
 
 

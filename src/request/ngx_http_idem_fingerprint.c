@@ -35,6 +35,8 @@
 static void ngx_http_idem_transfer(ngx_http_request_t *r, u_char *hash);
 static ngx_int_t ngx_http_idem_media_type(ngx_http_request_t *r,
     ngx_str_t *type);
+static u_char *ngx_http_idem_media_part(u_char **text, u_char *last,
+    u_char *out, ngx_uint_t first);
 
 
 /* headers of COPY and MOVE that count, in lower case */
@@ -251,9 +253,8 @@ ngx_http_idem_target(ngx_http_request_t *r, u_char *target)
 static ngx_int_t
 ngx_http_idem_media_type(ngx_http_request_t *r, ngx_str_t *type)
 {
-    u_char      *p, *last, *out, *start;
-    ngx_str_t   *value;
-    ngx_uint_t   quoted, name;
+    u_char     *p, *last, *out;
+    ngx_str_t  *value;
 
     ngx_str_null(type);
 
@@ -288,51 +289,65 @@ ngx_http_idem_media_type(ngx_http_request_t *r, ngx_str_t *type)
     p = value->data;
 
     while (p < last) {
-
-        /* a part: the type, or a parameter */
-
-        while (p < last && (*p == ' ' || *p == '\t')) {
-            p++;
-        }
-
-        start = out;
-        quoted = 0;
-        name = 1;
-
-        if (start != type->data) {
-            *out++ = ';';
-        }
-
-        for ( /* void */ ; p < last && (quoted || *p != ';'); p++) {
-
-            if (*p == '"') {
-                quoted = !quoted;
-
-            } else if (*p == '=') {
-                name = (start == type->data);
-            }
-
-            *out++ = name ? ngx_tolower(*p) : *p;
-        }
-
-        while (out > start && (out[-1] == ' ' || out[-1] == '\t')) {
-            out--;
-        }
-
-        if (start != type->data
-            && (out - start == 1
-                || (out - start > 10
-                    && ngx_strncmp(start + 1, "boundary=", 9) == 0)))
-        {
-            out = start;
-        }
-
-        p++;
+        out = ngx_http_idem_media_part(&p, last, out, out == type->data);
     }
 
     type->len = out - type->data;
 
     return NGX_OK;
+}
+
+
+/* the type itself, or a parameter; "text" advances behind its semicolon */
+
+static u_char *
+ngx_http_idem_media_part(u_char **text, u_char *last, u_char *out,
+    ngx_uint_t first)
+{
+    u_char      *p, *start;
+    ngx_uint_t   quoted, name;
+
+    p = *text;
+
+    while (p < last && (*p == ' ' || *p == '\t')) {
+        p++;
+    }
+
+    start = out;
+    quoted = 0;
+    name = 1;
+
+    if (!first) {
+        *out++ = ';';
+    }
+
+    for ( /* void */ ; p < last && (quoted || *p != ';'); p++) {
+
+        if (*p == '"') {
+            quoted = !quoted;
+
+        } else if (*p == '=') {
+            name = first;
+        }
+
+        *out++ = name ? ngx_tolower(*p) : *p;
+    }
+
+    while (out > start && (out[-1] == ' ' || out[-1] == '\t')) {
+        out--;
+    }
+
+    *text = p + 1;
+
+    if (!first
+        && (out - start == 1
+            || (out - start > 10
+                && ngx_strncmp(start + 1, "boundary=", 9) == 0)))
+    {
+        return start;
+    }
+
+    return out;
 }
 
 
