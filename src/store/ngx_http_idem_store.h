@@ -332,6 +332,8 @@ struct ngx_http_idem_op_s {
     ngx_pool_t              *pool;              /* for op->found */
     ngx_log_t               *log;
     ngx_http_idem_op_pt      handler;
+    ngx_http_idem_op_pt      detached;          /* detached: called when it
+                                                   has its result; or NULL */
     void                    *data;              /* the caller's */
     ngx_msec_t               start;
     uint64_t                 clock;             /* the same, in microseconds */
@@ -588,10 +590,11 @@ void ngx_http_idem_store_unreserve(void);
 /*
  * A detached operation, which outlives its request: it has a pool of its own,
  * which is destroyed when it completes.  op->claim has room for a claim.
+ * NGX_AGAIN: it is pending; op->detached and op->data may be set until then.
  */
 ngx_http_idem_op_t *ngx_http_idem_op_detached(ngx_http_idem_store_t *store,
     ngx_http_idem_op_e kind, u_char *id, u_char *token);
-void ngx_http_idem_op_detach(ngx_http_idem_op_t *op);
+ngx_int_t ngx_http_idem_op_detach(ngx_http_idem_op_t *op);
 
 
 extern const char  *ngx_http_idem_op_names[];
