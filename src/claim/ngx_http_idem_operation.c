@@ -144,7 +144,7 @@ ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
     op->store = ctx->conf->store;
     op->claim = &cover->claim;
     op->details = cover->stored.len ? cover->stored : cover->details;
-    op->ttl = cover->derived ? cover->window + ctx->claims.lease
+    op->ttl = cover->derived ? cover->window + 2 * ctx->claims.lease
                              : ctx->claims.ttl;
     op->age = cover->derived ? ngx_current_msec - ctx->arrival
               : ctx->wait.waited ? ngx_current_msec - ctx->wait.start : 0;

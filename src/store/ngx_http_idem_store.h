@@ -492,9 +492,14 @@ struct ngx_http_idem_store_s {
  * For backends: how long a lock is stored if it is not renewed.  Its
  * fingerprint stays for the ttl.  The lock outlives its lease even if the ttl
  * is shorter, since a record does not expire while its holder runs.
+ *
+ * What of it is not the lease tells locks of different leases apart, with the
+ * same ttl: by that a store knows its asker's own terms, and a lock that has
+ * more left than those give (the server's clock was set back).  A lock with a
+ * longer lease is none of these.
  */
 #define ngx_http_idem_lock_life(op)                                           \
-    ngx_max((op)->ttl, 2 * (op)->lease)
+    ((op)->ttl >= 2 * (op)->lease ? (op)->ttl : (op)->ttl + 2 * (op)->lease)
 
 /* a commit after which the same request may run once the lease expired */
 #define ngx_http_idem_op_retryable(op)                                        \

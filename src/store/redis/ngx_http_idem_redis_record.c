@@ -68,8 +68,7 @@ static const char *ngx_http_idem_redis_record_check(ngx_str_t *record);
 
 
 /*
- * A lock lives for the ttl, and for at least two leases.  An unknown outcome
- * that is not under hold has a lease, too.
+ * An unknown outcome that is not under hold has a lease, too, as a lock has.
  */
 
 uint64_t
@@ -81,8 +80,9 @@ ngx_http_idem_redis_record_life(ngx_http_idem_op_t *op, uint64_t *grace)
     lease = ngx_min(op->lease, NGX_HTTP_IDEM_REDIS_LIFE_MAX);
 
     if (op->kind != NGX_HTTP_IDEM_OP_COMMIT) {
-        life = ngx_max(ngx_max(ttl, 2 * lease), 1);
-        *grace = life - lease;
+        life = ngx_http_idem_lock_life(op);
+        *grace = ngx_min(life - op->lease, NGX_HTTP_IDEM_REDIS_LIFE_MAX);
+        life = lease + *grace;
 
     } else if (ngx_http_idem_op_retryable(op)) {
         life = ngx_max(ngx_max(ttl, lease), 1);
