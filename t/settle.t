@@ -158,3 +158,49 @@ for ([$uri, $key, 'a'], [$other, $its, 'b']) {
     is(app_wait($_->[2], 2), 2, "$_->[2]: a retry runs");
     $r->abort;
 }
+
+
+
+=== TEST 5: waiters that nobody wakes, and a short TTL
+--- store: redis
+--- http_config eval: $::stores
+--- config
+    idempotency             shared;
+    idempotency_lease       6s;
+    idempotency_ttl_header  X-TTL max=1h;
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+# on another host: the worker that commits wakes its own
+
+$::store->command(qw(ACL SETUSER default -subscribe -ssubscribe));
+
+my $host = start_host($ENV{TEST_NGINX_PORT_2});
+my (%first, %waits);
+my %key = map { $_ => { 'Idempotency-Key' => new_key(), 'X-TTL' => 1 } } 'a' .. 'e';
+
+for (sort keys %key) {
+    $first{$_} = send_post("/hold?op=$_", 'x', $key{$_});
+    app_wait_parked($_);
+    $waits{$_} = send_post("/hold?op=$_", 'x', $key{$_}, port => $host->{port});
+}
+
+# they look once a second by now: some of them have looked just before
+
+select undef, undef, undef, 2;
+
+for (sort keys %key) {
+    app_release($_);
+    is($first{$_}->read_response->status, 200, "$_: answered");
+    select undef, undef, undef, 0.2;
+}
+
+for (sort keys %key) {
+    my $answer = $waits{$_}->read_response(5);
+    is($answer && $answer->header('Idempotent-Replayed'), 'true', "$_: replayed");
+    is(app_count($_), 1, "$_: ran once");
+}
+
+ok($host->stop, 'it leaves in order');
+$::store->command(qw(ACL SETUSER default +@all));

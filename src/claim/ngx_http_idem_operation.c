@@ -28,7 +28,7 @@
 
 /*
  * A response is kept at least that long for its waiters, however short the
- * TTL: the commit wakes them
+ * TTL: the commit wakes them.  A store that may fail to keeps it longer.
  */
 #define NGX_HTTP_IDEM_WAITERS_GRACE  300
 
@@ -213,7 +213,9 @@ ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
 
     /* a configured grace is not extended: it is visible to clients */
 
-    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT && op->grace == 0) {
+    op->for_waiters = (op->kind == NGX_HTTP_IDEM_OP_COMMIT && op->grace == 0);
+
+    if (op->for_waiters) {
         ttl = ngx_http_idem_commit_ttl(cover);
 
         if (ttl < NGX_HTTP_IDEM_WAITERS_GRACE) {

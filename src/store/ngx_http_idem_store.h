@@ -271,6 +271,8 @@ struct ngx_http_idem_op_s {
                                                      then, counted from when
                                                      the last successful begin
                                                      or renewal was sent */
+    unsigned                 for_waiters:1;     /* the grace is for waiters
+                                                   only, and may be longer */
     unsigned                 skip_replicas:1;   /* do not wait for replicas */
     unsigned                 spare:1;           /* another store has the
                                                    response, too: no other
