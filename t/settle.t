@@ -204,3 +204,37 @@ for (sort keys %key) {
 
 ok($host->stop, 'it leaves in order');
 $::store->command(qw(ACL SETUSER default +@all));
+
+
+
+=== TEST 6: a release that failed is sent again while the breaker is open
+--- store: redis postgres
+--- http_config
+    idempotency_store guarded $TEST_REMOTE {
+        server           127.0.0.1:$TEST_NGINX_PROXY_PORT;
+        connect_timeout  300ms;
+        timeout          300ms;
+        breaker          fails=2 reset=60s;
+    }
+--- config
+    idempotency  guarded;
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $c = send_post('/hold?op=a&status=503', 'x', { 'Idempotency-Key' => new_key() });
+app_wait_parked('a');
+$::proxy->tell('down');
+
+sub ask { return http_post('/ok?op=b', 'x', { 'Idempotency-Key' => new_key() })->status }
+
+ok(wait_for(sub { ask(); error_log() =~ /breaker is open/ }), 'the breaker opens');
+
+app_release('a');
+is($c->read_response->status, 503, 'answered');
+is(scalar(() = $::store->keys), 1, 'the lock is there');
+
+$::proxy->tell('pass');
+ok(wait_for(sub { !(() = $::store->keys) }), 'it is given back');
+is(ask(), 503, 'begins are still turned away');
+error_log_unlike(qr/its breaker is closed/, 'a release that is sent again does not close it');
