@@ -339,3 +339,30 @@ ok(wait_for(sub { $::redis->record($name)->{t} eq $lock->{t} }, 20),
 sleep(1);
 judge();
 ok($other->stop, 'the other leaves');
+
+
+
+=== TEST 10: the lease of the holder is longer than that of the waiter
+--- store: redis
+--- config
+    idempotency_lease  $http_x_lease;
+    idempotency_wait   60s;
+    location / {
+        idempotency  own;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key());
+my $holder = send_post('/hold?op=a', 'x', { %key, 'X-Lease' => '30s' });
+app_wait_parked('a');
+my $waiter = send_post('/hold?op=a', 'x', { %key, 'X-Lease' => '1s' });
+wait_marked(1, $::redis);
+
+$::redis->command('FLUSHALL');
+error_log_like(qr/lost the record of a request/, 'the waiter found it lost');
+is(app_wait('a', 2, 3), 0, 'it does not run before the holder renews its lease');
+
+app_release('a');
+is($holder->read_response->body, "run 1\n", 'the holder is answered');
+is($waiter->read_response->body, "run 1\n", 'and so is the waiter');
+is(app_count('a'), 1, 'ran once');

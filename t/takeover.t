@@ -415,3 +415,47 @@ for my $policy (\%hold, \%lease) {
 }
 
 is(app_count($_), 2, "$_ did not run again") for qw(a b c);
+
+
+
+=== TEST 10: a lease that became shorter does not end a longer one
+--- config
+    idempotency        $TEST_STORE;
+    idempotency_lease  $http_x_lease;
+    idempotency_wait   0;
+    idempotency_ttl    32s;
+
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /derived/ {
+        idempotency_dedupe  body window=60s;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+# The lease of the configuration before, and of the one after a reload.  What is
+# left of these locks beside their lease would be the same: 30 s, and 60 s.
+
+my %tries = ('/hold?op=a' => { 'Idempotency-Key' => new_key() },
+             '/derived/hold?op=b' => {});
+my %answer;
+
+for my $uri (sort keys %tries) {
+    $answer{$uri} = send_post($uri, 'x', { %{ $tries{$uri} }, 'X-Lease' => '30s' });
+    app_wait_parked($uri =~ /(\w)$/);
+}
+
+for my $pause (0, 1.5) {
+    select undef, undef, undef, $pause;
+
+    is(code_of(http_post($_, 'x', { %{ $tries{$_} }, 'X-Lease' => '1s' })),
+       'CONCURRENT_REQUEST', "$_: still runs") for sort keys %tries;
+}
+
+for my $uri (sort keys %tries) {
+    my ($op) = $uri =~ /(\w)$/;
+
+    app_release($op);
+    is($answer{$uri}->read_response->status, 200, "$uri: answered");
+    is(app_count($op), 1, "$uri: ran once");
+}

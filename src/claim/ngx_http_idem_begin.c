@@ -522,7 +522,7 @@ ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found)
 
     cover->taken = 0;
 
-    ngx_http_idem_op_detach(op);
+    (void) ngx_http_idem_op_detach(op);
 }
 
 

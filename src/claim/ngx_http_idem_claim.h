@@ -54,6 +54,8 @@ typedef struct {
                                                    commit                   */
     ngx_http_idem_op_t      op;                 /* begin, then commit       */
     ngx_http_idem_op_t     *renewal;            /* of a holder              */
+    ngx_http_idem_op_t     *settling;           /* detached, and the response
+                                                   waits for it             */
     ngx_http_idem_store_t  *where;              /* op.where of the begin
                                                    that acquired the lock
                                                    or found it held         */
@@ -119,7 +121,7 @@ typedef struct {
     ngx_msec_t               store_time;
     ngx_uint_t               lapses;            /* leases that ended before
                                                    begin's reply was read   */
-    ngx_uint_t               commits;           /* in flight                */
+    ngx_uint_t               commits;           /* in flight, and releases  */
 
     unsigned                 holding:1;         /* the locks are renewed    */
     unsigned                 expired:1;         /* a record had expired     */
@@ -187,8 +189,10 @@ ngx_int_t ngx_http_idem_claims_commit(ngx_http_idem_ctx_t *ctx,
     ngx_chain_t *response, size_t size);
 void ngx_http_idem_settle_status(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_outcome_e outcome, ngx_http_idem_reason_e reason);
-void ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_outcome_e outcome, ngx_http_idem_reason_e reason);
+ngx_int_t ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_outcome_e outcome, ngx_http_idem_reason_e reason,
+    ngx_uint_t wait);
+void ngx_http_idem_settle_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_release(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_abandon(ngx_http_idem_ctx_t *ctx);
 

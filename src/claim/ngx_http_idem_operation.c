@@ -28,7 +28,7 @@
 
 /*
  * A response is kept at least that long for its waiters, however short the
- * TTL: the commit wakes them
+ * TTL: the commit wakes them.  A store that may fail to keeps it longer.
  */
 #define NGX_HTTP_IDEM_WAITERS_GRACE  300
 
@@ -144,7 +144,7 @@ ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
     op->store = ctx->conf->store;
     op->claim = &cover->claim;
     op->details = cover->stored.len ? cover->stored : cover->details;
-    op->ttl = cover->derived ? cover->window + ctx->claims.lease
+    op->ttl = cover->derived ? cover->window + 2 * ctx->claims.lease
                              : ctx->claims.ttl;
     op->age = cover->derived ? ngx_current_msec - ctx->arrival
               : ctx->wait.waited ? ngx_current_msec - ctx->wait.start : 0;
@@ -213,7 +213,9 @@ ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
 
     /* a configured grace is not extended: it is visible to clients */
 
-    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT && op->grace == 0) {
+    op->for_waiters = (op->kind == NGX_HTTP_IDEM_OP_COMMIT && op->grace == 0);
+
+    if (op->for_waiters) {
         ttl = ngx_http_idem_commit_ttl(cover);
 
         if (ttl < NGX_HTTP_IDEM_WAITERS_GRACE) {

@@ -9,8 +9,12 @@
  * of them, marks them unusable, or releases them.
  *
  * Called by the response when its outcome is known, and by the context when a
- * request ends without one.  The request waits for a commit with a response;
- * other operations are detached.
+ * request ends without one.
+ *
+ * A response that is held goes out when the store has answered: a client that
+ * retries at once finds what became of the first try.  A commit with a response
+ * is an operation of the request.  All others are detached, since they must
+ * outlive a request that ends without a response.
  */
 
 
@@ -24,7 +28,9 @@
 static void ngx_http_idem_commit_handler(ngx_http_idem_op_t *op);
 static void ngx_http_idem_committed(ngx_http_idem_op_t *op);
 static void ngx_http_idem_settle_all(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_op_e kind, ngx_http_idem_reason_e reason);
+    ngx_http_idem_op_e kind, ngx_http_idem_reason_e reason,
+    ngx_uint_t wait);
+static void ngx_http_idem_settled(ngx_http_idem_op_t *op);
 
 
 /*
@@ -110,12 +116,14 @@ ngx_http_idem_committed(ngx_http_idem_op_t *op)
 
 /*
  * Ends the records without a response.  With OUTCOME_KEEP the request ran,
- * and "reason" says why there is no response.
+ * and "reason" says why there is no response.  NGX_AGAIN, only with "wait":
+ * ngx_http_idem_commit_done() will be called when the store has answered.
  */
 
-void
+ngx_int_t
 ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_outcome_e outcome, ngx_http_idem_reason_e reason)
+    ngx_http_idem_outcome_e outcome, ngx_http_idem_reason_e reason,
+    ngx_uint_t wait)
 {
     ngx_http_idem_execute_done(ctx);
 
@@ -125,13 +133,17 @@ ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
         || (outcome == NGX_HTTP_IDEM_OUTCOME_UNKNOWN
             && ctx->claims.unknown_outcome == NGX_HTTP_IDEM_UNKNOWN_RETRY))
     {
-        ngx_http_idem_release(ctx);
-        return;
+        ngx_http_idem_settle_all(ctx, NGX_HTTP_IDEM_OP_RELEASE,
+                                 NGX_HTTP_IDEM_REASON_NONE, wait);
+
+    } else {
+        ngx_http_idem_settle_all(ctx, NGX_HTTP_IDEM_OP_COMMIT,
+                                 outcome == NGX_HTTP_IDEM_OUTCOME_UNKNOWN
+                                 ? NGX_HTTP_IDEM_REASON_UNKNOWN : reason,
+                                 wait);
     }
 
-    ngx_http_idem_settle_all(ctx, NGX_HTTP_IDEM_OP_COMMIT,
-                             outcome == NGX_HTTP_IDEM_OUTCOME_UNKNOWN
-                             ? NGX_HTTP_IDEM_REASON_UNKNOWN : reason);
+    return ctx->claims.commits ? NGX_AGAIN : NGX_OK;
 }
 
 
@@ -166,13 +178,13 @@ void
 ngx_http_idem_release(ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_idem_settle_all(ctx, NGX_HTTP_IDEM_OP_RELEASE,
-                             NGX_HTTP_IDEM_REASON_NONE);
+                             NGX_HTTP_IDEM_REASON_NONE, 0);
 }
 
 
 static void
 ngx_http_idem_settle_all(ngx_http_idem_ctx_t *ctx, ngx_http_idem_op_e kind,
-    ngx_http_idem_reason_e reason)
+    ngx_http_idem_reason_e reason, ngx_uint_t wait)
 {
     ngx_uint_t              i;
     ngx_http_idem_op_t     *op;
@@ -206,7 +218,54 @@ ngx_http_idem_settle_all(ngx_http_idem_ctx_t *ctx, ngx_http_idem_op_e kind,
         op->state = NGX_HTTP_IDEM_UNUSABLE;
         op->reason = reason;
 
-        ngx_http_idem_op_detach(op);
+        if (ngx_http_idem_op_detach(op) == NGX_AGAIN && wait) {
+            op->detached = ngx_http_idem_settled;
+            op->data = cover;
+            cover->settling = op;
+            ctx->claims.commits++;
+        }
+    }
+}
+
+
+/* the store has answered: the response may be sent */
+
+static void
+ngx_http_idem_settled(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_ctx_t    *ctx;
+    ngx_http_idem_cover_t  *cover;
+
+    cover = op->data;
+    ctx = cover->ctx;
+
+    cover->settling = NULL;
+    ctx->claims.store_time += ngx_current_msec - op->start;
+
+    ngx_http_set_log_request(ctx->request->connection->log, ctx->request);
+
+    if (--ctx->claims.commits == 0) {
+        ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND, "settled");
+        ngx_http_idem_commit_done(ctx->request, ctx);
+    }
+}
+
+
+/* the request is freed: nothing is to be called for it */
+
+void
+ngx_http_idem_settle_cleanup(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_uint_t              i;
+    ngx_http_idem_cover_t  *cover;
+
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        cover = &ctx->claims.covers[i];
+
+        if (cover->settling) {
+            cover->settling->detached = NULL;
+            cover->settling = NULL;
+        }
     }
 }
 
@@ -224,5 +283,5 @@ ngx_http_idem_abandon(ngx_http_idem_ctx_t *ctx)
                         outcome == NGX_HTTP_IDEM_OUTCOME_UNKNOWN
                         ? "it may have run" : "nothing was sent");
 
-    ngx_http_idem_settle(ctx, outcome, NGX_HTTP_IDEM_REASON_UNKNOWN);
+    (void) ngx_http_idem_settle(ctx, outcome, NGX_HTTP_IDEM_REASON_UNKNOWN, 0);
 }

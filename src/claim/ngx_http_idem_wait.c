@@ -46,6 +46,8 @@ struct ngx_http_idem_watch_s {
                                                   again                     */
     ngx_msec_t             lease_end;          /* known end of the holder's
                                                   lease                     */
+    ngx_msec_t             lease;              /* how long that lease may be,
+                                                  in all                    */
     ngx_msec_t             until;              /* no waiter runs earlier if
                                                   the record is lost        */
     unsigned               busy:1;             /* results are being shared:
@@ -86,6 +88,8 @@ static void ngx_http_idem_watch_begin(ngx_event_t *ev);
 static void ngx_http_idem_watch_begun(ngx_http_idem_op_t *op);
 static void ngx_http_idem_watch_retry(
     ngx_http_idem_watch_t *watch, ngx_msec_t max);
+static void ngx_http_idem_watch_leased(
+    ngx_http_idem_watch_t *watch, ngx_msec_t left);
 static void ngx_http_idem_watch_lost(
     ngx_http_idem_watch_t *watch, ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_watch_share(
@@ -215,7 +219,7 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     watch->gone = 0;
     watch->local = (cover->op.kept && cover->op.found.left);
-    watch->lease_end = ngx_current_msec + cover->op.found.left;
+    ngx_http_idem_watch_leased(watch, cover->op.found.left);
 
     if (ngx_http_idem_watch_idle(watch)) {
         ngx_http_idem_watch_arm(watch);
@@ -378,7 +382,7 @@ ngx_http_idem_watch_begun(ngx_http_idem_op_t *op)
         watch->op.attempt = 0;
         watch->gone = 0;
         watch->local = 0;
-        watch->lease_end = ngx_current_msec + ctx->claims.lease;
+        ngx_http_idem_watch_leased(watch, ctx->claims.lease);
         ngx_http_idem_taken(cover);
         ngx_http_idem_ready(ctx);
         break;
@@ -388,7 +392,7 @@ ngx_http_idem_watch_begun(ngx_http_idem_op_t *op)
         watch->op.where = op->where;
         watch->gone = 0;
         watch->local = (op->kept && op->found.left);
-        watch->lease_end = ngx_current_msec + op->found.left;
+        ngx_http_idem_watch_leased(watch, op->found.left);
         ngx_http_idem_watch_share(watch, &op->found);
         break;
 
@@ -440,6 +444,20 @@ ngx_http_idem_watch_retry(ngx_http_idem_watch_t *watch, ngx_msec_t max)
 
 
 /*
+ * The holder's lease has "left" ms left.  It may be longer than that of the
+ * waiters, whose configuration may be another.  It is renewed after a third, so
+ * at least two thirds of it were left when it was longest.
+ */
+
+static void
+ngx_http_idem_watch_leased(ngx_http_idem_watch_t *watch, ngx_msec_t left)
+{
+    watch->lease_end = ngx_current_msec + left;
+    watch->lease = ngx_max(watch->lease, left + left / 2);
+}
+
+
+/*
  * The record is lost rather than released.  The holder gets the time of one
  * renewal to restore its lock, but no longer than the rest of its lease.
  */
@@ -454,7 +472,8 @@ ngx_http_idem_watch_lost(ngx_http_idem_watch_t *watch,
         watch->gone = 1;
         watch->op.attempt = 0;
 
-        left = (ngx_msec_int_t) NGX_HTTP_IDEM_RENEWED(ctx->claims.lease);
+        left = (ngx_msec_int_t) NGX_HTTP_IDEM_RENEWED(
+                                   ngx_max(watch->lease, ctx->claims.lease));
         leased = (ngx_msec_int_t) (watch->lease_end - ngx_current_msec);
 
         watch->until = ngx_current_msec

@@ -612,6 +612,8 @@ ngx_http_idem_ctx_free(void *data)
         ngx_http_idem_store_cancel(&ctx->claims.covers[i].op);
     }
 
+    ngx_http_idem_settle_cleanup(ctx);
+
     /* after the operations: a commit sends these blocks */
 
     ngx_http_idem_hold_cleanup(ctx);

@@ -467,7 +467,7 @@ ngx_http_idem_let_through(ngx_http_request_t *r,
         ngx_http_idem_settle_status(ctx, outcome, reason);
 
     } else {
-        ngx_http_idem_settle(ctx, outcome, reason);
+        (void) ngx_http_idem_settle(ctx, outcome, reason, 0);
     }
 
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND,
@@ -500,8 +500,8 @@ ngx_http_idem_through_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     ctx->capture.through = 0;
 
-    ngx_http_idem_settle(ctx, ngx_http_idem_outcome(r, ctx, 1),
-                         NGX_HTTP_IDEM_REASON_STREAM);
+    (void) ngx_http_idem_settle(ctx, ngx_http_idem_outcome(r, ctx, 1),
+                                NGX_HTTP_IDEM_REASON_STREAM, 0);
 }
 
 
@@ -559,11 +559,17 @@ ngx_http_idem_complete(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return ngx_http_idem_send(r, ctx);
     }
 
-    ngx_http_idem_settle(ctx, outcome, NGX_HTTP_IDEM_REASON_NONE);
+    rc = ngx_http_idem_settle(ctx, outcome, NGX_HTTP_IDEM_REASON_NONE, 1);
 
-    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND,
+    ngx_http_idem_enter(ctx, rc == NGX_AGAIN ? NGX_HTTP_IDEM_COMMIT
+                                             : NGX_HTTP_IDEM_SEND,
                         outcome == NGX_HTTP_IDEM_OUTCOME_UNKNOWN
                         ? "the outcome is unknown" : "not kept");
+
+    if (rc == NGX_AGAIN) {
+        ngx_http_idem_commit_block(r);
+        return NGX_AGAIN;
+    }
 
     return ngx_http_idem_send(r, ctx);
 }

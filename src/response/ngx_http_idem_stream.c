@@ -258,8 +258,8 @@ ngx_http_idem_stream_body(ngx_http_request_t *r,
 
         /* the client sees a truncated response, as without this module */
 
-        ngx_http_idem_settle(ctx, NGX_HTTP_IDEM_OUTCOME_UNKNOWN,
-                             NGX_HTTP_IDEM_REASON_UNKNOWN);
+        (void) ngx_http_idem_settle(ctx, NGX_HTTP_IDEM_OUTCOME_UNKNOWN,
+                                    NGX_HTTP_IDEM_REASON_UNKNOWN, 0);
 
         ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND, "the stream broke off");
 

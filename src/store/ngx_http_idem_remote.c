@@ -378,7 +378,7 @@ ngx_http_idem_remote_undo_start(ngx_http_idem_remote_t *remote, u_char *id,
                       &remote->store->name, (size_t) 8, id);
     }
 
-    ngx_http_idem_op_detach(op);
+    (void) ngx_http_idem_op_detach(op);
 }
 
 

@@ -581,14 +581,18 @@ ngx_http_idem_op_make(ngx_pool_t *pool)
 }
 
 
-void
+ngx_int_t
 ngx_http_idem_op_detach(ngx_http_idem_op_t *op)
 {
     op->handler = ngx_http_idem_op_destroy;
 
-    if (ngx_http_idem_store_submit(op) == NGX_OK) {
-        ngx_http_idem_op_destroy(op);
+    if (ngx_http_idem_store_submit(op) == NGX_AGAIN) {
+        return NGX_AGAIN;
     }
+
+    ngx_http_idem_op_destroy(op);
+
+    return NGX_OK;
 }
 
 
@@ -610,6 +614,10 @@ ngx_http_idem_op_destroy(ngx_http_idem_op_t *op)
         if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
             ngx_http_idem_op_commit_failed(op);
         }
+    }
+
+    if (op->detached) {
+        op->detached(op);
     }
 
     pool = op->pool;

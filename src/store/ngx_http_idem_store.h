@@ -271,6 +271,8 @@ struct ngx_http_idem_op_s {
                                                      then, counted from when
                                                      the last successful begin
                                                      or renewal was sent */
+    unsigned                 for_waiters:1;     /* the grace is for waiters
+                                                   only, and may be longer */
     unsigned                 skip_replicas:1;   /* do not wait for replicas */
     unsigned                 spare:1;           /* another store has the
                                                    response, too: no other
@@ -332,6 +334,8 @@ struct ngx_http_idem_op_s {
     ngx_pool_t              *pool;              /* for op->found */
     ngx_log_t               *log;
     ngx_http_idem_op_pt      handler;
+    ngx_http_idem_op_pt      detached;          /* detached: called when it
+                                                   has its result; or NULL */
     void                    *data;              /* the caller's */
     ngx_msec_t               start;
     uint64_t                 clock;             /* the same, in microseconds */
@@ -490,9 +494,14 @@ struct ngx_http_idem_store_s {
  * For backends: how long a lock is stored if it is not renewed.  Its
  * fingerprint stays for the ttl.  The lock outlives its lease even if the ttl
  * is shorter, since a record does not expire while its holder runs.
+ *
+ * What of it is not the lease tells locks of different leases apart, with the
+ * same ttl: by that a store knows its asker's own terms, and a lock that has
+ * more left than those give (the server's clock was set back).  A lock with a
+ * longer lease is none of these.
  */
 #define ngx_http_idem_lock_life(op)                                           \
-    ngx_max((op)->ttl, 2 * (op)->lease)
+    ((op)->ttl >= 2 * (op)->lease ? (op)->ttl : (op)->ttl + 2 * (op)->lease)
 
 /* a commit after which the same request may run once the lease expired */
 #define ngx_http_idem_op_retryable(op)                                        \
@@ -588,10 +597,11 @@ void ngx_http_idem_store_unreserve(void);
 /*
  * A detached operation, which outlives its request: it has a pool of its own,
  * which is destroyed when it completes.  op->claim has room for a claim.
+ * NGX_AGAIN: it is pending; op->detached and op->data may be set until then.
  */
 ngx_http_idem_op_t *ngx_http_idem_op_detached(ngx_http_idem_store_t *store,
     ngx_http_idem_op_e kind, u_char *id, u_char *token);
-void ngx_http_idem_op_detach(ngx_http_idem_op_t *op);
+ngx_int_t ngx_http_idem_op_detach(ngx_http_idem_op_t *op);
 
 
 extern const char  *ngx_http_idem_op_names[];

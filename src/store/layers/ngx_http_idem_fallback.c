@@ -541,7 +541,7 @@ ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op,
         release->hold = op->hold;
         release->lock.stray = op->lock.stray;
 
-        ngx_http_idem_op_detach(release);
+        (void) ngx_http_idem_op_detach(release);
     }
 }
 

@@ -327,7 +327,7 @@ ngx_http_idem_pg_begin_args(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_arg(args, op->details.len ? op->details.data : NULL,
                          op->details.len);
     ngx_http_idem_pg_arg_time(args, op->lease);
-    ngx_http_idem_pg_arg_time(args, op->ttl);
+    ngx_http_idem_pg_arg_time(args, ngx_http_idem_lock_life(op));
     ngx_http_idem_pg_arg_number(args, op->hold, 1);
 
     if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {

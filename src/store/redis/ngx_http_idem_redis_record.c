@@ -59,6 +59,10 @@
 
 #define NGX_HTTP_IDEM_REDIS_ID_LEN       8
 
+/* waiters without a subscriber look once a second, and find a response that is
+   kept this long, ms */
+#define NGX_HTTP_IDEM_REDIS_LOOKS        2500
+
 
 static u_char *ngx_http_idem_redis_record_head(u_char *p,
     ngx_http_idem_op_t *op, ngx_uint_t state, ngx_uint_t reason,
@@ -68,8 +72,7 @@ static const char *ngx_http_idem_redis_record_check(ngx_str_t *record);
 
 
 /*
- * A lock lives for the ttl, and for at least two leases.  An unknown outcome
- * that is not under hold has a lease, too.
+ * An unknown outcome that is not under hold has a lease, too, as a lock has.
  */
 
 uint64_t
@@ -81,8 +84,9 @@ ngx_http_idem_redis_record_life(ngx_http_idem_op_t *op, uint64_t *grace)
     lease = ngx_min(op->lease, NGX_HTTP_IDEM_REDIS_LIFE_MAX);
 
     if (op->kind != NGX_HTTP_IDEM_OP_COMMIT) {
-        life = ngx_max(ngx_max(ttl, 2 * lease), 1);
-        *grace = life - lease;
+        life = ngx_http_idem_lock_life(op);
+        *grace = ngx_min(life - op->lease, NGX_HTTP_IDEM_REDIS_LIFE_MAX);
+        life = lease + *grace;
 
     } else if (ngx_http_idem_op_retryable(op)) {
         life = ngx_max(ngx_max(ttl, lease), 1);
@@ -90,6 +94,11 @@ ngx_http_idem_redis_record_life(ngx_http_idem_op_t *op, uint64_t *grace)
 
     } else {
         *grace = ngx_min(op->grace, NGX_HTTP_IDEM_REDIS_LIFE_MAX);
+
+        if (op->for_waiters && ttl + *grace < NGX_HTTP_IDEM_REDIS_LOOKS) {
+            *grace = NGX_HTTP_IDEM_REDIS_LOOKS - ttl;
+        }
+
         life = ngx_max(ttl + *grace, 1);
     }
 
