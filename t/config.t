@@ -609,3 +609,19 @@ $warns->('idempotency on; idempotency_lease 5ms;', '"idempotency_lease 5ms" is t
 
 takes('location', $_) for 'idempotency on; idempotency_lease 100ms;', 'idempotency on; idempotency_lease $arg_l;',
                           'idempotency on; idempotency_ttl 5ms;';
+
+
+
+=== TEST 10: gRPC is not supported: a warning
+--- store: memory
+--- config eval: $::config
+--- client
+my ($said) = main::try_config('server', 'location /grpc/ { idempotency on; grpc_pass 127.0.0.1:1; }');
+
+like($said, qr{\[warn\].*gRPC is not supported.*location "/grpc/"}, 'warned of');
+like($said, qr/"idempotency off"/, 'with a way out');
+unlike($said, qr/\[emerg\]/, 'and taken');
+
+takes('server', $_)
+    for 'location /grpc/ { grpc_pass 127.0.0.1:1; }',
+        'idempotency on; location /grpc/ { idempotency off; grpc_pass 127.0.0.1:1; }';
