@@ -93,3 +93,59 @@ unlike(warnings_of(sub { s/nchan_authorize_request.*# server// }),
        qr/\[warn\]/, 'without it: no warning');
 --- no_error_log
 [alert]
+
+
+
+=== TEST 2: streams of nchan are not kept as empty responses
+Its subscribers say header_only, and the body follows.
+--- modules eval: $::nchan
+--- config
+    location /publish/ {
+        nchan_publisher;
+        nchan_channel_id  c;
+    }
+    location /subscribe/ {
+        idempotency               $TEST_STORE;
+        idempotency_methods       GET;
+        nchan_subscriber;
+        nchan_subscriber_timeout  1s;
+        nchan_channel_id          c;
+    }
+    location /dav/ {
+        idempotency  $TEST_STORE;
+        alias        html/;
+        dav_methods  PUT DELETE;
+    }
+--- client
+is(http_post('/publish/x', 'a message')->status, 202, 'published');
+
+my @how = ([ 'long poll', 1 ], [ 'events', 0, Accept => 'text/event-stream' ],
+           [ 'chunked', 0, TE => 'chunked' ],
+           [ 'multipart', 0, Accept => 'multipart/mixed' ]);
+
+for my $how (@how) {
+    my ($name, $kept, @headers) = @$how;
+    my @request = ('GET', '/subscribe/x', '',
+                   [ 'Idempotency-Key' => new_key(), @headers ]);
+
+    my $first = http_request(@request);
+    like($first->body, qr/a message/, "$name: the first");
+
+    my $retry = http_request(@request);
+
+    if ($kept) {
+        is($retry->body, $first->body, "$name: replayed");
+    } else {
+        is($retry->error_code, 'RESPONSE_NOT_KEPT', "$name: not kept");
+    }
+}
+
+# responses that have no body are
+
+my %key = ('Idempotency-Key' => new_key());
+my @r = map { http_request('PUT', '/dav/it', 'x', \%key) } 1, 2;
+
+is($_->status, 201, 'created') for @r;
+is($r[1]->header('Idempotent-Replayed'), 'true', 'replayed');
+--- no_error_log
+[alert]
