@@ -351,6 +351,7 @@ ngx_http_idem_init_module(ngx_cycle_t *cycle)
     }
 
     ngx_http_idem_fallback_bind(&mcf->fallbacks);
+    ngx_http_idem_conf_content(cycle, &mcf->locations);
 
     conf = mcf->locations.elts;
 

@@ -108,6 +108,7 @@ const char *ctl_colour(const char *word);
 
 /* to stderr */
 void ctl_say(const char *fmt, ...);
+const char *ctl_url(void);
 
 /* appends, as libcurl calls it; there is a NUL behind */
 size_t ctl_gather(char *p, size_t size, size_t n, void *data);

@@ -47,6 +47,20 @@ ctl_say(const char *fmt, ...)
 }
 
 
+/* the address for messages: without a user and a password */
+
+const char *
+ctl_url(void)
+{
+    const char  *host, *at;
+
+    host = strstr(o.url, "://");
+    at = host ? strrchr(host, '@') : NULL;
+
+    return at ? at + 1 : o.url;
+}
+
+
 const char *
 ctl_colour(const char *word)
 {
@@ -247,7 +261,7 @@ ctl_ask(const char *method, const char *path, ctl_text_t *body, long *status)
 
     if (code != CURLE_OK) {
         ctl_reason(curl_easy_strerror(code));
-        ctl_say("%s: %s", o.url, curl_easy_strerror(code));
+        ctl_say("%s: %s", ctl_url(), curl_easy_strerror(code));
         return CTL_FAILED;
     }
 
@@ -372,7 +386,7 @@ ctl_refused(long status, ctl_text_t *body)
 
     } else {
         ctl_say("%s answers %ld: is it a location with idempotency_admin, "
-                "and may you ask there?", o.url, status);
+                "and may you ask there?", ctl_url(), status);
     }
 
     ctl_json_free(v);
@@ -401,7 +415,7 @@ ctl_stores(ctl_json_t **v, ctl_json_t **stores)
 
     if (!ctl_json_is(*stores, '[') || !ctl_json_is((*stores)->child, '"')) {
         ctl_say("%s names no store: is it a location with "
-                "idempotency_admin?", o.url);
+                "idempotency_admin?", ctl_url());
         ctl_json_free(*v);
         return CTL_FAILED;
     }

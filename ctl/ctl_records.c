@@ -138,7 +138,7 @@ ctl_inspect(void)
     }
 
     if (!ctl_json_is(v, '{')) {
-        ctl_say("%s does not answer with JSON", o.url);
+        ctl_say("%s does not answer with JSON", ctl_url());
         return CTL_FAILED;
     }
 
@@ -284,7 +284,7 @@ ctl_page(ctl_json_t *v, int list, int wide, long *n)
     records = ctl_json_get(v, "records");
 
     if (!ctl_json_is(records, '[')) {
-        ctl_say("%s does not answer with a list", o.url);
+        ctl_say("%s does not answer with a list", ctl_url());
         return CTL_FAILED;
     }
 

@@ -197,7 +197,7 @@ ctl_follow(ctl_text_t *path, ctl_stream_t *s)
     }
 
     if (code != CURLE_OK) {
-        ctl_say("%s: %s", o.url, curl_easy_strerror(code));
+        ctl_say("%s: %s", ctl_url(), curl_easy_strerror(code));
         return CTL_FAILED;
     }
 

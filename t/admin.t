@@ -612,3 +612,26 @@ is(http_request('DELETE', "/few/$uri", '', {})->json->{deleted}, 1,
    'deleted by whom limit_except lets in');
 like(http_get('/figures?a=1')->header('Content-Type'), qr{^application/json},
      'figures of the kind that was asked for');
+
+
+
+=== TEST 18: conditions in a request do not count
+nginx made 412 or 304 of the answer to a deletion that was made.
+--- config eval: $::api
+--- client
+for my $condition ([ 'If-Match' => '"x"' ], [ 'If-None-Match' => '*' ],
+                   [ 'If-Unmodified-Since' => 'Thu, 01 Jan 1998 00:00:00 GMT' ])
+{
+    my $key = new_key();
+    my $id = post("/ok?op=$key", $key)->header('X-Record');
+    my $name = $condition->[0];
+
+    for my $method ('GET', 'DELETE') {
+        my $r = http_request($method, '/ops/records/' . store() . "/$id", '',
+                             $condition);
+        is($r->status, 200, "$name: $method");
+        ok(length $r->body, "$name: $method is told");
+    }
+
+    is(post("/ok?op=$key", $key)->body, "run 2\n", "$name: it was deleted");
+}

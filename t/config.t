@@ -609,3 +609,66 @@ $warns->('idempotency on; idempotency_lease 5ms;', '"idempotency_lease 5ms" is t
 
 takes('location', $_) for 'idempotency on; idempotency_lease 100ms;', 'idempotency on; idempotency_lease $arg_l;',
                           'idempotency on; idempotency_ttl 5ms;';
+
+
+
+=== TEST 10: gRPC is not supported: a warning
+--- store: memory
+--- config eval: $::config
+--- client
+my ($said) = main::try_config('server', 'location /grpc/ { idempotency on; grpc_pass 127.0.0.1:1; }');
+
+like($said, qr{\[warn\].*gRPC is not supported.*location "/grpc/"}, 'warned of');
+like($said, qr/"idempotency off"/, 'with a way out');
+unlike($said, qr/\[emerg\]/, 'and taken');
+
+takes('server', $_)
+    for 'location /grpc/ { grpc_pass 127.0.0.1:1; }',
+        'idempotency on; location /grpc/ { idempotency off; grpc_pass 127.0.0.1:1; }';
+
+
+
+=== TEST 11: no password and no key in a message
+A URL in place of an address, and a key that does not belong to its certificate.
+--- store: memory
+--- http_config
+    # http
+--- config eval: $::config
+--- client
+my $dir = $ENV{TEST_NGINX_SERVROOT};
+
+system("openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=a"
+       . " -keyout $dir/own.key -out $dir/own.pem > $dir/openssl.log 2>&1"
+       . " && openssl genrsa -out $dir/other.key 2048 2>> $dir/openssl.log")
+    == 0 or die "openssl: $?\n";
+
+open my $in, '<', "$dir/other.key" or die "other.key: $!\n";
+my $key = do { local $/; <$in> };
+my ($secret) = $key =~ /\n(\S{40})/;
+
+my $hides = sub {
+    my ($lines, @what) = @_;
+
+    my ($said) = main::try_config('http', "idempotency_store a redis {\n$lines\n}");
+
+    like($said, qr/\[emerg\]/, 'refused');
+    like($said, qr/\Q$_\E/, "... $_") for @what;
+    unlike($said, qr/s3cret|\Q$secret\E/, '... without the secret');
+};
+
+for my $address ('redis://user:s3cret@127.0.0.1:6379', ':s3cret@127.0.0.1', 's3cret@localhost') {
+    $hides->("server $address;", 'a "server" has no user and no password in it');
+    $hides->("sentinel $address master=a;", 'a "sentinel" has no user');
+}
+
+my $tls = "server 127.0.0.1; tls on; tls_certificate $dir/own.pem;";
+
+$hides->("$tls tls_certificate_key 'data:$_';", "or do not belong together")
+    for $key, substr($key, 0, 300);
+$hides->("server 127.0.0.1; tls on; tls_certificate 'data:$key'; tls_certificate_key $dir/own.key;",
+         "can't be loaded");
+
+open $in, '<', "$dir/own.key" or die "own.key: $!\n";
+my $own = do { local $/; <$in> };
+takes('http', "idempotency_store a redis {\n$tls tls_certificate_key 'data:$own';\n}");
+takes('http', "idempotency_store a redis {\nserver unix:/tmp/a\@b;\n}");

@@ -539,3 +539,19 @@ ok(wait_for(sub {
 is($deleted[0]{by}, 'ann', 'with the user');
 is($deleted[0]{record}, $id, 'and the record');
 error_log_unlike(qr/sEcReT/, 'never the password');
+
+# a password in the address is not told when something is wrong
+
+my $closed = free_port();
+
+for my $where ("127.0.0.1:$closed/", "127.0.0.1:$port/nobody/",
+               "127.0.0.1:$port/ok")
+{
+    for my $command ('list', 'health', 'stats') {
+        my ($out, $code) = ctl("http://ann:sEcReT\@$where", $command);
+
+        isnt($code, 0, "$where: $command fails");
+        like($out, qr/\Q$where\E/, "$where: $command tells where");
+        unlike($out, qr/sEcReT/, "$where: $command: without the password");
+    }
+}

@@ -355,3 +355,88 @@ is(answer($h2, '/hold?op=a', 'x', $a)->error_code, 'OUTCOME_UNKNOWN',
 is(answer($h2, '/size?n=2000&hold=body&type=text/event-stream&op=c', 'x', $c)
    ->error_code, 'OUTCOME_UNKNOWN', 'so is that of the stream');
 is(app_count($_), 1, "$_ ran once") for qw(a b c);
+
+
+
+=== TEST 6: a refusal comes after the body
+nginx resets a stream that it answers while the client still sends, and curl
+7.88 drops the answer with it.
+--- h2
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_required  on;
+    location / {
+        client_max_body_size  200k;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /page/ {
+        idempotency_error_body  off;
+        error_page              400 = @page;
+        proxy_pass              http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location @page { return 400 $idempotency_error_code; }
+    location /short/ {
+        lingering_timeout  200ms;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /closed/ {
+        deny        all;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $h2 = h2_connect();
+
+for my $where ('', '/page') {
+    for my $key ([], [ 'idempotency-key' => 'a b' ]) {
+        my $name = $where . (@$key ? ' a wrong key' : ' no key');
+        my $id = $h2->request('POST', "$where/ok?op=a", undef, $key,
+                              more => 1);
+
+        $h2->data($id, 'x' x 100_000, 0);
+        is($h2->response($id, 0.1), undef, "$name: not before the body");
+
+        $h2->data($id, 'x', 1);
+        my $r = $h2->response($id);
+        is($r->status, 400, "$name: refused");
+        like($r->body, @$key ? qr/KEY_INVALID/ : qr/KEY_MISSING/,
+             "$name: and told why");
+        is($r->header('content-type'), 'application/problem+json',
+           "$name: a problem") if $where eq '';
+
+        ok($h2->ping, "$name: the connection lives");
+        is($h2->{stream}{$id}{error}, undef, "$name: the stream is not reset");
+    }
+}
+
+# too large
+
+my $id = $h2->request('POST', '/ok?op=a', undef, {}, more => 1);
+$h2->data($id, 'x' x 250_000, 1);
+is($h2->response($id)->status, 413, 'too large');
+
+# a body that does not come
+
+$id = $h2->request('POST', '/short/ok?op=a', undef, {}, more => 1);
+$h2->data($id, 'x', 0);
+is($h2->response($id)->error_code, 'IDEMPOTENCY_KEY_MISSING',
+   'refused without the rest');
+
+# clients that leave meanwhile
+
+for my $how (qw(rst abort reset)) {
+    my $other = h2_connect();
+    $id = $other->request('POST', '/ok?op=a', undef, {}, more => 1);
+    $other->data($id, 'x', 0);
+    $other->ping;
+    $how eq 'rst' ? $other->rst($id) : $other->$how;
+}
+
+# who is not let in is not read
+
+$id = $h2->request('POST', '/closed/ok?op=a', undef, {}, more => 1);
+is($h2->response($id)->status, 403, 'access checks come first');
+
+ok($h2->ping, 'the connection lives');
+is(app_count('a'), 0, 'nothing ran');
+--- no_error_log
+[alert]

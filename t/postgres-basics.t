@@ -521,3 +521,34 @@ duplicate parameter "every=2s" in "purge" directive
 --- must_die
 --- error_log
 duplicate parameter "archive" in "purge" directive
+
+
+
+=== TEST 23: a URL in place of an address: no password in the message
+--- store: postgres
+--- http_config
+    idempotency_store own postgres { server postgres://user:s3cret@127.0.0.1:5432/db; }
+--- config
+--- must_die
+--- error_log
+a "server" has no user and no password in it: write them as "user" and "password"
+--- no_error_log
+s3cret
+
+
+
+=== TEST 24: a key that is no file is not in the message
+--- store: postgres
+--- http_config
+    idempotency_store own postgres {
+        server               127.0.0.1:1;
+        tls                  on;
+        tls_certificate      /dev/null;
+        tls_certificate_key  data:s3cret;
+    }
+--- config
+--- must_die
+--- error_log
+has a certificate or a key as "data:": libpq takes files only
+--- no_error_log
+s3cret

@@ -467,11 +467,13 @@ is($c->read_response->body, $first->body, 'all of it in the end');
         proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
 --- client
-for my $server ([ 'none', '' ], [ 'its own', '&header=Server:%20app' ]) {
-    my ($name, $args) = @$server;
+for my $server ([ 'none', '' ], [ 'its own', '&header=Server:%20app', 'app' ],
+                [ 'an empty one', '&header=Server:', '' ])
+{
+    my ($name, $args, $value) = @$server;
 
     my ($first, $retry) = tries('POST', "/ok?op=server$args", {}, {});
 
-    is($first->header('Server'), $args ? 'app' : undef, "$name: the first");
+    is($first->header('Server'), $value, "$name: the first");
     same($first, $retry, $name, framing());
 }

@@ -564,3 +564,52 @@ my ($first, $retry) = as_uncovered('GET', "/page/size?n=1000&op=a&header=$header
 is($first->body, "a page\n", 'the page');
 is($_->header('Last-Modified'), 'Tue, 03 Nov 2026 09:00:00 GMT',
    'with what the upstream said') for $first, $retry;
+
+
+
+=== TEST 9: image_filter and refusals
+A refusal is no image, and is sent as it is; so is nginx's own page of it.
+--- modules: image_filter
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_required  on;
+
+    location / {
+        image_filter  test;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /off/ {
+        image_filter            test;
+        idempotency_error_body  off;
+        proxy_pass              http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /again/ {
+        image_filter            test;
+        idempotency_error_body  off;
+        error_page              400 409 @again;
+        proxy_pass              http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location @again {
+        image_filter  test;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+for my $where ('', '/off', '/again') {
+    my %key = ('Idempotency-Key' => new_key());
+    my $uri = "$where/ok?op=$key{'Idempotency-Key'}";
+
+    is(http_post($uri, 'x', \%key)->status, 415, "$where: no image");
+
+    my $none = http_post($uri, 'x');
+    my $other = http_post($uri, 'y', \%key);
+
+    is($none->status, 400, "$where: no key");
+    is($other->status, 409, "$where: a conflict");
+
+    if ($where eq '') {
+        is($none->error_code, 'IDEMPOTENCY_KEY_MISSING', 'no key: a problem');
+        is($other->error_code, 'IDEMPOTENCY_CONFLICT', 'conflict: a problem');
+    }
+
+    is(app_count($key{'Idempotency-Key'}), 1, "$where: ran once");
+}

@@ -632,5 +632,8 @@ ngx_http_idem_admin_header(ngx_http_request_t *r, ngx_uint_t status,
     r->headers_out.status = status;
     r->headers_out.content_length_n = len;
 
+    /* nothing here has a version: 412 would be a lie after a deletion */
+    r->disable_not_modified = 1;
+
     return ngx_http_send_header(r);
 }

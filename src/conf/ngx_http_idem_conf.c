@@ -290,6 +290,8 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         return NGX_CONF_OK;
     }
 
+    conf->clcf = clcf;
+
     if (ngx_http_idem_check_activity(cf, conf) != NGX_CONF_OK
         || ngx_http_idem_conf_pages(cf) != NGX_OK
         || ngx_http_idem_conf_server(cf) != NGX_OK)

@@ -231,6 +231,7 @@ typedef struct {
 
 typedef struct {
     ngx_http_idem_store_t        *store;                 /* NULL: off       */
+    ngx_http_core_loc_conf_t     *clcf;                  /* where enabled   */
     /* id of the location, see ..._conf_servers.c; 0: a server */
     uint64_t                      place;
     unsigned                      own:1;                 /* set here, not
@@ -388,9 +389,10 @@ ngx_http_idem_setter_t
     ngx_http_idem_conf_keep_status, ngx_http_idem_conf_stream,
     ngx_http_idem_conf_log;
 
-/* ..._order.c, ..._pages.c */
+/* ..._order.c, ..._content.c, ..._pages.c */
 
 void ngx_http_idem_conf_order(ngx_conf_t *cf);
+void ngx_http_idem_conf_content(ngx_cycle_t *cycle, ngx_array_t *locations);
 ngx_int_t ngx_http_idem_conf_pages(ngx_conf_t *cf);
 
 /* ..._conf_servers.c */

@@ -170,6 +170,11 @@ ngx_http_idem_access_handler(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
+    if (ngx_http_idem_body_pending(r)) {
+        /* the body of a refused request is read: only after all checks */
+        return NGX_DECLINED;
+    }
+
     rc = ngx_http_idem_admit(r, ctx);
 
     return (rc == NGX_OK) ? NGX_DECLINED : ngx_http_idem_failed(r, ctx, rc);

@@ -46,6 +46,7 @@ static ngx_int_t ngx_http_idem_covered_body(ngx_http_request_t *r,
 static ngx_int_t ngx_http_idem_capture_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx) NGX_HTTP_IDEM_NOINLINE;
 static ngx_uint_t ngx_http_idem_header_only(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_idem_body_follows(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_complete_head(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_drop(ngx_chain_t *in);
@@ -161,6 +162,7 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS
         /* a tunnel (CONNECT, nginx 1.31) may have any status */
         || (ctx->work.answering && ctx->work.answering->upgrade)
+        || ngx_http_idem_body_follows(r)
         || (stream
             && ngx_http_idem_choice(r, &ctx->conf->stream,
                                     "idempotency_stream",
@@ -243,12 +245,40 @@ static ngx_uint_t
 ngx_http_idem_header_only(ngx_http_request_t *r)
 {
     if (r->header_only) {
-        return 1;
+        return !ngx_http_idem_body_follows(r);
     }
 
     return r->headers_out.status_line.len == 0
            && (r->headers_out.status == NGX_HTTP_NO_CONTENT
                || r->headers_out.status == NGX_HTTP_NOT_MODIFIED);
+}
+
+
+/*
+ * Some handlers (nchan's subscribers) have the header of a stream sent as one
+ * of a response without a body, and send the body later.  The client is told
+ * the status of the line: 200, although the status is 204.
+ */
+
+static ngx_uint_t
+ngx_http_idem_body_follows(ngx_http_request_t *r)
+{
+    ngx_int_t   status;
+    ngx_str_t  *line;
+
+    if (!r->header_only || r->method == NGX_HTTP_HEAD
+        || r->headers_out.content_length_n != -1
+        || r->headers_out.content_length)
+    {
+        return 0;
+    }
+
+    line = &r->headers_out.status_line;
+
+    status = (line->len < 3) ? (ngx_int_t) r->headers_out.status
+                             : ngx_atoi(line->data, 3);
+
+    return status != NGX_HTTP_NO_CONTENT && status != NGX_HTTP_NOT_MODIFIED;
 }
 
 
@@ -334,7 +364,9 @@ ngx_http_idem_covered_body(ngx_http_request_t *r, ngx_chain_t *in)
         return NGX_AGAIN;
     }
 
-    if (ctx->stage == NGX_HTTP_IDEM_SEND && r->header_only) {
+    if (ctx->stage == NGX_HTTP_IDEM_SEND && r->header_only
+        && !ngx_http_idem_body_follows(r))
+    {
 
         /* a response to HEAD whose handler sends a body nevertheless */
 

@@ -34,6 +34,8 @@ typedef struct {
 } ngx_http_idem_pointed_t;
 
 
+static ngx_int_t ngx_http_idem_listed_header(ngx_array_t *headers,
+    ngx_http_idem_header_e kind, ngx_table_elt_t *h);
 static ngx_uint_t ngx_http_idem_header_listed(ngx_array_t *names,
     ngx_str_t *header);
 static ngx_uint_t ngx_http_idem_not_kept(ngx_str_t *name);
@@ -94,7 +96,6 @@ ngx_int_t
 ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t                  rc;
-    ngx_str_t                  value;
     ngx_uint_t                 i, n;
     ngx_array_t                headers;
     ngx_list_part_t           *part;
@@ -156,15 +157,9 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             continue;
         }
 
-        value = h[i].value;
-
-        if (h[i].hash == 0) {
-            value.len = 0;
-        }
-
-        rc = ngx_http_idem_keep_header(&headers,
-                              ngx_http_idem_header_kind(pointed, n, &h[i]), 1,
-                              &h[i].key, &value);
+        rc = ngx_http_idem_listed_header(&headers,
+                                 ngx_http_idem_header_kind(pointed, n, &h[i]),
+                                 &h[i]);
     }
 
     if (rc == NGX_OK) {
@@ -198,6 +193,38 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                                                     : NGX_MAX_SIZE_T_VALUE;
 
     return NGX_OK;
+}
+
+
+/*
+ * A header of the list.  An empty "Server" stands for one that is not sent, so
+ * one that is sent empty follows as a header without a meaning to nginx.
+ */
+
+static ngx_int_t
+ngx_http_idem_listed_header(ngx_array_t *headers, ngx_http_idem_header_e kind,
+    ngx_table_elt_t *h)
+{
+    ngx_str_t  value;
+
+    value = h->value;
+
+    if (h->hash == 0) {
+        value.len = 0;
+    }
+
+    if (ngx_http_idem_keep_header(headers, kind, 1, &h->key, &value)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (kind != NGX_HTTP_IDEM_HEADER_SERVER || h->hash == 0 || value.len) {
+        return NGX_OK;
+    }
+
+    return ngx_http_idem_keep_header(headers, NGX_HTTP_IDEM_HEADER_PLAIN, 1,
+                                     &h->key, &value);
 }
 
 

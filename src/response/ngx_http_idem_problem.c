@@ -24,8 +24,10 @@
 
 static ngx_int_t ngx_http_idem_refuse_start(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_problem_e problem);
+static void ngx_http_idem_refuse_drained(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_refuse_send(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_spare_image(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_problem_headers(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_problem_body(ngx_http_request_t *r,
@@ -116,6 +118,10 @@ ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
+    if (ngx_http_idem_body_pending(r)) {
+        return ngx_http_idem_drain(r, ngx_http_idem_refuse_drained);
+    }
+
     if (!ctx->answer.body) {
         return ctx->answer.status;
     }
@@ -139,6 +145,24 @@ ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
     ngx_http_finalize_request(r, rc);
 
     return NGX_DONE;
+}
+
+
+/* the body has come, or takes too long */
+
+static void
+ngx_http_idem_refuse_drained(ngx_http_request_t *r)
+{
+    ngx_int_t             rc;
+    ngx_http_idem_ctx_t  *ctx;
+
+    ctx = ngx_http_idem_get_ctx(r);
+
+    rc = ctx->answer.body ? ngx_http_idem_refuse_send(r, ctx)
+                          : (ngx_int_t) ctx->answer.status;
+
+    ngx_http_finalize_request(r, rc == NGX_DECLINED
+                                 ? NGX_HTTP_INTERNAL_SERVER_ERROR : rc);
 }
 
 
@@ -188,6 +212,8 @@ ngx_http_idem_refuse_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REFUSE, p->code);
 
+    ngx_http_idem_spare_image(r);
+
     ctx->answer.problem = problem;
     ctx->answer.refused = 1;
     ngx_http_idem_status(ctx, p->status);
@@ -216,6 +242,26 @@ ngx_http_idem_refuse_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     }
 
     return ngx_http_idem_problem_headers(r, ctx);
+}
+
+
+/*
+ * A refusal is no image: image_filter would make 415 of it.  The filter lets
+ * the next header pass if the request has a context of its own, whatever is in
+ * it: so it knows its own error page.
+ */
+
+static void
+ngx_http_idem_spare_image(ngx_http_request_t *r)
+{
+    ngx_module_t  *image;
+
+    image = ngx_http_idem_find_module(ngx_cycle,
+                                      "ngx_http_image_filter_module");
+
+    if (image && r->ctx[image->ctx_index] == NULL) {
+        r->ctx[image->ctx_index] = r;
+    }
 }
 
 
@@ -264,6 +310,8 @@ ngx_http_idem_refuse_again(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     {
         return NGX_DECLINED;
     }
+
+    ngx_http_idem_spare_image(r);
 
     /* no further error_page: it could redirect here again */
     r->error_page = 1;

@@ -287,6 +287,9 @@ ngx_int_t ngx_http_idem_output(ngx_http_request_t *r, ngx_buf_t *b,
     ngx_str_t *body);
 ngx_int_t ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_problem_e problem);
+ngx_uint_t ngx_http_idem_body_pending(ngx_http_request_t *r);
+ngx_int_t ngx_http_idem_drain(ngx_http_request_t *r,
+    ngx_http_client_body_handler_pt handler);
 ngx_int_t ngx_http_idem_refuse_instead(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_refuse_again(ngx_http_request_t *r,

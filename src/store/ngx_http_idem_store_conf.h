@@ -60,6 +60,22 @@ char *ngx_http_idem_store_not_found(ngx_conf_t *cf,
     ngx_http_idem_store_t *store, const char *directive, ngx_str_t *name,
     u_char *file, ngx_uint_t line);
 
+/*
+ * Whether an address has a user and a password in it, as in a URL: such a value
+ * must not be in a message.  The path of a unix socket may have any character.
+ */
+#define ngx_http_idem_store_has_secret(value)                                 \
+    (ngx_strlchr((value)->data, (value)->data + (value)->len, '@') != NULL    \
+     && ngx_strncmp((value)->data, "unix:", 5) != 0)
+
+#define NGX_HTTP_IDEM_STORE_SECRET                                            \
+    "a \"%V\" has no user and no password in it: write them as \"user\" and "  \
+    "\"password\""
+
+/* whether a certificate or a key is given as it is, not by a file */
+#define ngx_http_idem_store_is_data(value)                                    \
+    ((value)->len >= 5 && ngx_strncmp((value)->data, "data:", 5) == 0)
+
 /* slots for a ngx_str_t: the password, or the name of a file with it */
 char *ngx_http_idem_store_password(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);

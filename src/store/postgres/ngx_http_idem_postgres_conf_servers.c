@@ -74,6 +74,12 @@ ngx_http_idem_pg_add_server(ngx_conf_t *cf,
     struct in_addr              in;
     ngx_http_idem_pg_server_t  *server;
 
+    if (ngx_http_idem_store_has_secret(value)) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, NGX_HTTP_IDEM_STORE_SECRET,
+                           (ngx_str_t *) cf->args->elts);
+        return NGX_CONF_ERROR;
+    }
+
     server = ngx_array_push(&pg->servers);
     if (server == NULL) {
         return NGX_CONF_ERROR;
@@ -281,6 +287,12 @@ ngx_http_idem_pg_init_tls(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
 
         if (files[i]->len == 0) {
             continue;
+        }
+
+        if (ngx_http_idem_store_is_data(files[i])) {
+            return ngx_http_idem_pg_api->wrong(cf, pg->store,
+                          "has a certificate or a key as \"data:\": "
+                          "libpq takes files only");
         }
 
         if (ngx_conf_full_name(cf->cycle, files[i], 1) != NGX_OK) {

@@ -30,6 +30,10 @@
 
 static char *ngx_http_idem_redis_init_tls(ngx_conf_t *cf,
     ngx_http_idem_redis_t *redis);
+#if (NGX_SSL)
+static ngx_int_t ngx_http_idem_redis_certificate(ngx_conf_t *cf,
+    ngx_http_idem_redis_t *redis, ngx_ssl_t *ssl);
+#endif
 static char *ngx_http_idem_redis_check_prefix(ngx_conf_t *cf, void *post,
     void *data);
 
@@ -358,9 +362,7 @@ ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
     cln->data = ssl;
 
     if (redis->client.tls_certificate.len
-        && ngx_ssl_certificate(cf, ssl, &redis->client.tls_certificate,
-                               &redis->client.tls_certificate_key, NULL)
-           != NGX_OK)
+        && ngx_http_idem_redis_certificate(cf, redis, ssl) != NGX_OK)
     {
         return NGX_CONF_ERROR;
     }
@@ -406,3 +408,48 @@ ngx_http_idem_redis_check_prefix(ngx_conf_t *cf, void *post, void *data)
     return (prefix->len > NGX_HTTP_IDEM_REDIS_PREFIX_MAX) ? "invalid value"
                                                           : NGX_CONF_OK;
 }
+
+
+#if (NGX_SSL)
+
+/*
+ * nginx has the value in its messages, which is the key itself if it is given
+ * as "data:".
+ */
+
+static ngx_int_t
+ngx_http_idem_redis_certificate(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
+    ngx_ssl_t *ssl)
+{
+    ngx_int_t   rc;
+    ngx_log_t   quiet;
+    ngx_str_t  *cert, *key;
+
+    cert = &redis->client.tls_certificate;
+    key = &redis->client.tls_certificate_key;
+
+    if (!ngx_http_idem_store_is_data(cert)
+        && !ngx_http_idem_store_is_data(key))
+    {
+        return ngx_ssl_certificate(cf, ssl, cert, key, NULL);
+    }
+
+    quiet = *cf->log;
+    quiet.log_level = 0;
+
+    ssl->log = &quiet;
+    rc = ngx_ssl_certificate(cf, ssl, cert, key, NULL);
+    ssl->log = cf->log;
+
+    if (rc != NGX_OK) {
+        (void) ngx_http_idem_store_wrong(cf, redis->store,
+                                         "has a \"tls_certificate\" and a "
+                                         "\"tls_certificate_key\", with "
+                                         "\"data:\", that can't be loaded "
+                                         "or do not belong together");
+    }
+
+    return rc;
+}
+
+#endif

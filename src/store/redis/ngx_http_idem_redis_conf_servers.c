@@ -103,6 +103,12 @@ ngx_http_idem_redis_add(ngx_conf_t *cf, ngx_array_t *addrs, ngx_str_t *value,
     ngx_url_t         *u;
     ngx_redis_addr_t  *addr;
 
+    if (ngx_http_idem_store_has_secret(value)) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, NGX_HTTP_IDEM_STORE_SECRET,
+                           directive);
+        return NGX_CONF_ERROR;
+    }
+
     addr = ngx_array_push(addrs);
     if (addr == NULL) {
         return NGX_CONF_ERROR;

@@ -1,0 +1,183 @@
+
+/*
+ * Copyright (C) the contributors of ngx_http_idempotency_module
+ * SPDX-License-Identifier: BSD-2-Clause
+ */
+
+/*
+ * Reads the body of an HTTP/2 request that is refused before its body came.
+ *
+ * nginx resets a stream that it has answered while the client still sends, and
+ * some clients (curl 7.88) drop the response then.  So the body is read first,
+ * as if the request ran, and the refusal follows.  Over HTTP/1 nginx itself
+ * reads the rest, after the response.  A body that takes longer
+ * than lingering_timeout is not waited for.
+ *
+ * Called when a key is missing or malformed, after all access checks.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "request/ngx_http_idem_request.h"
+
+
+#if (NGX_HTTP_V2)
+
+typedef struct {
+    ngx_event_t                       timer;
+    ngx_http_client_body_handler_pt   handler;
+} ngx_http_idem_drain_t;
+
+
+static void ngx_http_idem_drained(ngx_http_request_t *r);
+static ngx_http_idem_drain_t *ngx_http_idem_drain_of(ngx_http_request_t *r);
+static void ngx_http_idem_drain_timeout(ngx_event_t *ev);
+static void ngx_http_idem_drain_cleanup(void *data);
+
+#endif
+
+
+/* a client that waits for "100 Continue" sends nothing */
+
+ngx_uint_t
+ngx_http_idem_body_pending(ngx_http_request_t *r)
+{
+#if (NGX_HTTP_V2)
+
+    return r->stream
+           && !r->stream->in_closed && !r->stream->skip_data
+           && r->request_body == NULL
+           && r->headers_in.expect == NULL;
+
+#else
+
+    return 0;
+
+#endif
+}
+
+
+/*
+ * Calls the handler, which has to finalize the request, when the body was
+ * read.  Returns what the phase handler has to return.
+ */
+
+ngx_int_t
+ngx_http_idem_drain(ngx_http_request_t *r,
+    ngx_http_client_body_handler_pt handler)
+{
+#if (NGX_HTTP_V2)
+
+    ngx_int_t                  rc;
+    ngx_pool_cleanup_t        *cln;
+    ngx_http_idem_drain_t     *drain;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    cln = ngx_pool_cleanup_add(r->pool, sizeof(ngx_http_idem_drain_t));
+    if (cln == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    drain = cln->data;
+    cln->handler = ngx_http_idem_drain_cleanup;
+
+    ngx_memzero(drain, sizeof(ngx_http_idem_drain_t));
+
+    drain->handler = handler;
+    drain->timer.handler = ngx_http_idem_drain_timeout;
+    drain->timer.data = r;
+    drain->timer.log = r->connection->log;
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    ngx_add_timer(&drain->timer, clcf->lingering_timeout);
+
+    rc = ngx_http_read_client_request_body(r, ngx_http_idem_drained);
+
+    if (rc >= NGX_HTTP_SPECIAL_RESPONSE) {
+        ngx_http_idem_drain_cleanup(drain);
+        return rc;
+    }
+
+    ngx_http_finalize_request(r, NGX_DONE);
+
+    return NGX_DONE;
+
+#else
+
+    return NGX_HTTP_INTERNAL_SERVER_ERROR;
+
+#endif
+}
+
+
+#if (NGX_HTTP_V2)
+
+static void
+ngx_http_idem_drained(ngx_http_request_t *r)
+{
+    ngx_http_idem_drain_t  *drain;
+
+    drain = ngx_http_idem_drain_of(r);
+
+    ngx_http_idem_drain_cleanup(drain);
+
+    drain->handler(r);
+}
+
+
+static ngx_http_idem_drain_t *
+ngx_http_idem_drain_of(ngx_http_request_t *r)
+{
+    ngx_pool_cleanup_t  *cln;
+
+    cln = r->pool->cleanup;
+
+    while (cln->handler != ngx_http_idem_drain_cleanup) {
+        cln = cln->next;
+    }
+
+    return cln->data;
+}
+
+
+/* nginx skips what comes from now on */
+
+static void
+ngx_http_idem_drain_timeout(ngx_event_t *ev)
+{
+    ngx_connection_t    *c;
+    ngx_http_request_t  *r;
+
+    r = ev->data;
+    c = r->connection;
+
+    ngx_http_set_log_request(c->log, r);
+
+    if (c->read->timer_set) {
+        ngx_del_timer(c->read);
+    }
+
+    r->stream->skip_data = 1;
+    r->read_event_handler = ngx_http_block_reading;
+
+    ngx_http_idem_drained(r);
+
+    ngx_http_run_posted_requests(c);
+}
+
+
+static void
+ngx_http_idem_drain_cleanup(void *data)
+{
+    ngx_http_idem_drain_t  *drain = data;
+
+    if (drain->timer.timer_set) {
+        ngx_del_timer(&drain->timer);
+    }
+}
+
+#endif
