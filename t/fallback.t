@@ -115,8 +115,14 @@ sub back
     $redis->spawn if $redis->{stopped};
     $redis->resume;
 
-    ok(wait_for(sub { http_post('/ok?op=back', 'x', key(),
-                                port => $ENV{TEST_NGINX_PORT_2})->status == 200
+    # for each worker: one that has not connected again yet refuses for a moment
+
+    my $serves = sub {
+        http_post('/ok?op=back', 'x', key(),
+                  port => $ENV{TEST_NGINX_PORT_2})->status == 200;
+    };
+
+    ok(wait_for(sub { !(grep { !$serves->() } 1 .. 12)
                       || (sleep(0.05), 0)[1] }, 8), 'the first store is back');
 }
 
