@@ -80,6 +80,8 @@ struct ngx_http_idem_watch_s {
      && !(watch)->retry.posted && !(watch)->retry.timer_set)
 
 
+static ngx_int_t ngx_http_idem_wait_join(ngx_http_request_t *r,
+    ngx_http_idem_cover_t *cover);
 static ngx_http_idem_watch_t *ngx_http_idem_watch_get(
     ngx_http_idem_cover_t *cover);
 static void ngx_http_idem_watch_arm(ngx_http_idem_watch_t *watch);
@@ -130,10 +132,8 @@ ngx_http_idem_wait_init(ngx_cycle_t *cycle)
 ngx_int_t
 ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 {
-    ngx_int_t               rc;
-    ngx_msec_int_t          left;
-    ngx_http_idem_ctx_t    *ctx;
-    ngx_http_idem_watch_t  *watch;
+    ngx_msec_int_t        left;
+    ngx_http_idem_ctx_t  *ctx;
 
     ctx = cover->ctx;
 
@@ -193,6 +193,21 @@ ngx_http_idem_wait(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     /* not cancelable: keeps a worker that shuts down alive for the waiter */
 
     ngx_add_timer(&ctx->wait.deadline, (ngx_msec_t) left);
+
+    return ngx_http_idem_wait_join(r, cover);
+}
+
+
+/* the request is counted, and its deadline set: it waits with the others */
+
+static ngx_int_t
+ngx_http_idem_wait_join(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
+{
+    ngx_int_t               rc;
+    ngx_http_idem_ctx_t    *ctx;
+    ngx_http_idem_watch_t  *watch;
+
+    ctx = cover->ctx;
 
     watch = ngx_http_idem_watch_get(cover);
     if (watch == NULL) {

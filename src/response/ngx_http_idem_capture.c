@@ -45,6 +45,8 @@ static ngx_int_t ngx_http_idem_covered_body(ngx_http_request_t *r,
     ngx_chain_t *in) NGX_HTTP_IDEM_NOINLINE;
 static ngx_int_t ngx_http_idem_capture_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx) NGX_HTTP_IDEM_NOINLINE;
+static ngx_http_idem_reason_e ngx_http_idem_not_held(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_int_t head, ngx_uint_t stream);
 static ngx_uint_t ngx_http_idem_header_only(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_idem_body_follows(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_complete_head(ngx_http_request_t *r,
@@ -157,35 +159,12 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     stream = ngx_http_idem_is_stream(r, ctx);
     header_only = ngx_http_idem_header_only(r);
-    reason = NGX_HTTP_IDEM_REASON_NONE;
 
-    if (r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS
-        /* a tunnel (CONNECT, nginx 1.31) may have any status */
-        || (ctx->work.answering && ctx->work.answering->upgrade)
-        || ngx_http_idem_body_follows(r)
-        || (stream
-            && ngx_http_idem_choice(r, &ctx->conf->stream,
-                                    "idempotency_stream",
-                                    NGX_HTTP_IDEM_STREAM_TEE)
-               == NGX_HTTP_IDEM_STREAM_PASS))
-    {
-        reason = NGX_HTTP_IDEM_REASON_STREAM;
+    reason = ngx_http_idem_not_held(r, ctx, rc, stream);
 
-    } else if (r->headers_out.content_offset) {
-        /* the slice module starts at the client's range */
-        ctx->capture.composed = 1;
-        reason = NGX_HTTP_IDEM_REASON_STREAM;
-
-    } else if (rc != NGX_OK) {
-        reason = NGX_HTTP_IDEM_REASON_NO_ROOM;
-
-    } else if (ctx->capture.held_size > ctx->capture.max_response) {
-        reason = NGX_HTTP_IDEM_REASON_TOO_LARGE;
-
-    } else if (!header_only
-               && r->headers_out.content_length_n
-                  > (off_t) (ctx->capture.max_response
-                             - ctx->capture.held_size))
+    if (reason == NGX_HTTP_IDEM_REASON_NONE && !header_only
+        && r->headers_out.content_length_n
+           > (off_t) (ctx->capture.max_response - ctx->capture.held_size))
     {
         if (r->method == NGX_HTTP_HEAD) {
             return ngx_http_idem_complete_head(r, ctx);
@@ -230,6 +209,40 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_charset(r, ctx);
 
     return NGX_OK;
+}
+
+
+/* why a response can't be held, as far as its header tells; "head": captured */
+
+static ngx_http_idem_reason_e
+ngx_http_idem_not_held(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_int_t head, ngx_uint_t stream)
+{
+    if (r->headers_out.status == NGX_HTTP_SWITCHING_PROTOCOLS
+        /* a tunnel (CONNECT, nginx 1.31) may have any status */
+        || (ctx->work.answering && ctx->work.answering->upgrade)
+        || ngx_http_idem_body_follows(r)
+        || (stream
+            && ngx_http_idem_choice(r, &ctx->conf->stream,
+                                    "idempotency_stream",
+                                    NGX_HTTP_IDEM_STREAM_TEE)
+               == NGX_HTTP_IDEM_STREAM_PASS))
+    {
+        return NGX_HTTP_IDEM_REASON_STREAM;
+    }
+
+    if (r->headers_out.content_offset) {
+        /* the slice module starts at the client's range */
+        ctx->capture.composed = 1;
+        return NGX_HTTP_IDEM_REASON_STREAM;
+    }
+
+    if (head != NGX_OK) {
+        return NGX_HTTP_IDEM_REASON_NO_ROOM;
+    }
+
+    return ctx->capture.held_size > ctx->capture.max_response
+           ? NGX_HTTP_IDEM_REASON_TOO_LARGE : NGX_HTTP_IDEM_REASON_NONE;
 }
 
 

@@ -34,6 +34,8 @@ typedef struct {
 } ngx_http_idem_pointed_t;
 
 
+static ngx_int_t ngx_http_idem_capture_list(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_array_t *headers, ngx_int_t rc);
 static ngx_int_t ngx_http_idem_listed_header(ngx_array_t *headers,
     ngx_http_idem_header_e kind, ngx_table_elt_t *h);
 static ngx_uint_t ngx_http_idem_header_listed(ngx_array_t *names,
@@ -96,17 +98,12 @@ ngx_int_t
 ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t                  rc;
-    ngx_uint_t                 i, n;
     ngx_array_t                headers;
-    ngx_list_part_t           *part;
-    ngx_table_elt_t           *h;
-    ngx_http_idem_pointed_t    pointed[NGX_HTTP_IDEM_POINTERS];
     ngx_http_idem_response_t  *response;
 
-    part = &r->headers_out.headers.part;
-
     rc = ngx_array_init(&headers, r->pool,
-                        part->nelts + NGX_HTTP_IDEM_HEADERS_BESIDE,
+                        r->headers_out.headers.part.nelts
+                        + NGX_HTTP_IDEM_HEADERS_BESIDE,
                         sizeof(ngx_http_idem_header_t));
 
     if (rc == NGX_OK) {
@@ -117,50 +114,7 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         rc = ngx_http_idem_last_modified(r, ctx, &headers);
     }
 
-    n = part->nelts ? ngx_http_idem_pointed(r, pointed) : 0;
-    h = part->elts;
-
-    for (i = 0; /* void */ ; i++) {
-
-        if (i >= part->nelts) {
-            if (part->next == NULL) {
-                break;
-            }
-
-            part = part->next;
-            h = part->elts;
-            i = 0;
-        }
-
-        /* a "Server" header with hash 0 keeps nginx from sending its own */
-
-        if (h[i].hash == 0 && &h[i] != r->headers_out.server) {
-            continue;
-        }
-
-        if (ngx_http_idem_header_is(&h[i].key, NGX_HTTP_IDEM_STORE_HEADER))
-        {
-            ngx_http_idem_store_header(r, ctx, &h[i]);
-            continue;
-        }
-
-        /*
-         * without memory, only look for X-Idempotency-Store; nginx accepts
-         * header names that are invalid in a record
-         */
-
-        if (rc != NGX_OK
-            || ngx_http_idem_not_kept(&h[i].key)
-            || !ngx_http_idem_header_valid(&h[i].key, &h[i].value)
-            || ngx_http_idem_hidden(ctx, &h[i].key))
-        {
-            continue;
-        }
-
-        rc = ngx_http_idem_listed_header(&headers,
-                                 ngx_http_idem_header_kind(pointed, n, &h[i]),
-                                 &h[i]);
-    }
+    rc = ngx_http_idem_capture_list(r, ctx, &headers, rc);
 
     if (rc == NGX_OK) {
         rc = ngx_http_idem_accept_ranges(r, ctx, &headers);
@@ -193,6 +147,61 @@ ngx_http_idem_capture_head(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                                                     : NGX_MAX_SIZE_T_VALUE;
 
     return NGX_OK;
+}
+
+
+/*
+ * The headers of the list.  Without memory ("rc"), it is only searched for
+ * X-Idempotency-Store.  nginx accepts names of headers that are invalid in a
+ * record.
+ */
+
+static ngx_int_t
+ngx_http_idem_capture_list(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+    ngx_array_t *headers, ngx_int_t rc)
+{
+    ngx_uint_t                i, n;
+    ngx_list_part_t          *part;
+    ngx_table_elt_t          *h;
+    ngx_http_idem_pointed_t   pointed[NGX_HTTP_IDEM_POINTERS];
+
+    part = &r->headers_out.headers.part;
+
+    n = part->nelts ? ngx_http_idem_pointed(r, pointed) : 0;
+
+    for ( /* void */ ; part; part = part->next) {
+        h = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+
+            /* "Server" with hash 0 keeps nginx from sending its own */
+
+            if (h[i].hash == 0 && &h[i] != r->headers_out.server) {
+                continue;
+            }
+
+            if (ngx_http_idem_header_is(&h[i].key,
+                                        NGX_HTTP_IDEM_STORE_HEADER))
+            {
+                ngx_http_idem_store_header(r, ctx, &h[i]);
+                continue;
+            }
+
+            if (rc != NGX_OK
+                || ngx_http_idem_not_kept(&h[i].key)
+                || !ngx_http_idem_header_valid(&h[i].key, &h[i].value)
+                || ngx_http_idem_hidden(ctx, &h[i].key))
+            {
+                continue;
+            }
+
+            rc = ngx_http_idem_listed_header(headers,
+                                 ngx_http_idem_header_kind(pointed, n, &h[i]),
+                                 &h[i]);
+        }
+    }
+
+    return rc;
 }
 
 
