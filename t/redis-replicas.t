@@ -510,7 +510,7 @@ It is kept here until they have it; the same request may run again meanwhile, an
 another one is a conflict.
 --- store: redis
 --- http_config eval: $::hasty
---- config eval: "idempotency_lease 1s;\n" . $::server
+--- config eval: "idempotency_lease 2s;\n" . $::server
 --- client_timeout: 60
 --- client
 with_replicas(0);
@@ -520,7 +520,7 @@ is(http_post('/status/502?op=u', 'x', $key)->status, 502, 'unknown');
 is(http_post('/status/502?op=u', 'x', $key)->error_code, 'OUTCOME_UNKNOWN',
    'a retry is told so');
 
-select undef, undef, undef, 1.3;
+select undef, undef, undef, 2.3;
 is(http_post('/status/502?op=u', 'y', $key)->error_code,
    'IDEMPOTENCY_CONFLICT', 'another request does not run');
 is(http_post('/status/502?op=u', 'x', $key)->status, 502, 'the same does');
