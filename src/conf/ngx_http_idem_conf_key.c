@@ -27,17 +27,6 @@ static char *ngx_http_idem_conf_key_option(ngx_conf_t *cf,
     ngx_http_idem_key_format_t *format, ngx_str_t *value);
 
 
-static ngx_conf_enum_t  ngx_http_idem_key_kinds[] = {
-    { ngx_string("token"), NGX_HTTP_IDEM_KEY_TOKEN },
-    { ngx_string("uuid"), NGX_HTTP_IDEM_KEY_UUID },
-    { ngx_string("uuid4"), NGX_HTTP_IDEM_KEY_UUID4 },
-    { ngx_string("string"), NGX_HTTP_IDEM_KEY_STRING },
-    { ngx_null_string, 0 }
-};
-
-
-/* the same, by a variable */
-
 static ngx_http_idem_choices_t  ngx_http_idem_key_choices = {
     "it is \"token\", \"uuid\", \"uuid4\" or \"string\"",
     NGX_HTTP_IDEM_UNIT_NONE, 0, 0,
@@ -256,7 +245,8 @@ ngx_http_idem_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         }
 
     } else {
-        kind = ngx_http_idem_conf_enum(ngx_http_idem_key_kinds, &value[1]);
+        kind = ngx_http_idem_conf_enum(ngx_http_idem_key_choices.names,
+                                       &value[1]);
     }
 
     if (kind == NGX_ERROR) {
