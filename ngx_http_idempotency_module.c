@@ -356,8 +356,7 @@ ngx_http_idem_init_module(ngx_cycle_t *cycle)
     conf = mcf->locations.elts;
 
     for (i = 0; i < mcf->locations.nelts; i++) {
-        conf[i]->group =
-                    ngx_http_idem_metrics_group(&conf[i]->group_name);
+        conf[i]->group = ngx_http_idem_metrics_group(&conf[i]->group_name);
 
         conf[i]->labels = ngx_http_idem_has_labels(conf[i]);
 

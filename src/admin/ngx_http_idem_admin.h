@@ -148,8 +148,7 @@ ngx_int_t ngx_http_idem_admin_header(ngx_http_request_t *r,
     ngx_uint_t status, const char *type, off_t len);
 
 /* an empty text; its type is JSON */
-void ngx_http_idem_admin_text(ngx_http_request_t *r,
-    ngx_http_idem_text_t *t);
+void ngx_http_idem_admin_text(ngx_http_request_t *r, ngx_http_idem_text_t *t);
 
 /* ..._admin_query.c */
 
@@ -208,8 +207,7 @@ void ngx_http_idem_admin_labels(ngx_http_idem_store_t *store,
 
 /* ..._admin_health.c, ..._admin_events.c */
 
-ngx_int_t ngx_http_idem_admin_health(ngx_http_request_t *r,
-    ngx_str_t *args);
+ngx_int_t ngx_http_idem_admin_health(ngx_http_request_t *r, ngx_str_t *args);
 ngx_int_t ngx_http_idem_admin_events(ngx_http_request_t *r, ngx_str_t *args);
 
 /*

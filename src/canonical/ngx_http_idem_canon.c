@@ -67,8 +67,7 @@ ngx_http_idem_canon_close(ngx_http_idem_canon_t *c, u_char tag, size_t base)
     n = c->len - base;
     c->len = base;
 
-    return ngx_http_idem_canon_scalar(c, tag,
-                                      n ? c->stack + base : NULL, n);
+    return ngx_http_idem_canon_scalar(c, tag, n ? c->stack + base : NULL, n);
 }
 
 

@@ -65,8 +65,7 @@ struct ngx_http_idem_canon_close_s {
 
 static ngx_int_t ngx_http_idem_canon_order(ngx_http_idem_canon_t *c,
     size_t size);
-static void ngx_http_idem_canon_list(ngx_http_idem_canon_t *c,
-    size_t *work);
+static void ngx_http_idem_canon_list(ngx_http_idem_canon_t *c, size_t *work);
 static void ngx_http_idem_canon_sort(ngx_http_idem_canon_t *c, size_t *work);
 static void ngx_http_idem_canon_counted(ngx_http_idem_canon_close_t *close);
 static void ngx_http_idem_canon_next_byte(ngx_http_idem_canon_close_t *close);

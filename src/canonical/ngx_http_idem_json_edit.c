@@ -49,8 +49,7 @@ ngx_http_idem_json_edit_size(const ngx_str_t *text,
     for (i = 0; i < nset; i++) {
         /* a name may be all escapes */
 
-        size += sizeof(",\"\":") - 1 + 6 * set[i].name.len
-                + set[i].value.len;
+        size += sizeof(",\"\":") - 1 + 6 * set[i].name.len + set[i].value.len;
     }
 
     return size;

@@ -196,9 +196,7 @@ ngx_http_idem_json_paths_add(ngx_http_idem_json_paths_t *pp,
     pp->text_len = 0;
     pp->text_cut = 0;
 
-    if (pp->path_len == NGX_HTTP_IDEM_JSON_PATH_LOST
-        || pp->n == pp->max)
-    {
+    if (pp->path_len == NGX_HTTP_IDEM_JSON_PATH_LOST || pp->n == pp->max) {
         pp->cut = 1;
         return NGX_OK;
     }
@@ -354,8 +352,7 @@ ngx_http_idem_json_paths_entry(ngx_http_idem_json_paths_t *pp,
 {
     size_t  len;
 
-    len = 2 + ngx_http_idem_get16(p)
-          + NGX_HTTP_IDEM_JSON_PATHS_HASH;
+    len = 2 + ngx_http_idem_get16(p) + NGX_HTTP_IDEM_JSON_PATHS_HASH;
 
     if (pp->values) {
         len++;

@@ -148,15 +148,11 @@ ngx_http_idem_json_walk_done(ngx_http_idem_json_walk_t *w, u_char *digest)
 {
     ngx_http_idem_digest_t  d;
 
-    if (w->paths
-        && ngx_http_idem_json_paths_done(w->paths) != NGX_OK)
-    {
+    if (w->paths && ngx_http_idem_json_paths_done(w->paths) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    if (w->parts
-        && ngx_http_idem_json_included(w, digest) == NGX_OK)
-    {
+    if (w->parts && ngx_http_idem_json_included(w, digest) == NGX_OK) {
         return NGX_OK;
     }
 
@@ -231,9 +227,7 @@ ngx_http_idem_json_scalar(void *data, ngx_http_idem_json_kind_e kind,
             ngx_http_idem_json_paths_text(w->paths, p, len);
         }
 
-        if (!w->folded
-            && ngx_http_idem_json_leaf(w, base) != NGX_OK)
-        {
+        if (!w->folded && ngx_http_idem_json_leaf(w, base) != NGX_OK) {
             return ngx_http_idem_json_stop(w, NGX_ERROR);
         }
     }
@@ -264,8 +258,7 @@ ngx_http_idem_json_name(void *data, const u_char *p, size_t len)
 
         } else {
             if (f->n) {
-                ngx_http_idem_json_paths_text(w->paths,
-                                              (u_char *) ",", 1);
+                ngx_http_idem_json_paths_text(w->paths, (u_char *) ",", 1);
             }
 
             ngx_http_idem_json_paths_string(w->paths, p, len);

@@ -369,9 +369,7 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
     }
 
-    if (cover->reject
-        && found->state != NGX_HTTP_IDEM_UNUSABLE)
-    {
+    if (cover->reject && found->state != NGX_HTTP_IDEM_UNUSABLE) {
         /* whether the first request is done or still runs */
 
         if (found->state == NGX_HTTP_IDEM_IN_PROGRESS
@@ -590,8 +588,7 @@ ngx_http_idem_store_error(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     ngx_http_idem_status(ctx, NGX_HTTP_IDEM_STATUS_UNPROTECTED);
 
-    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS,
-                        "the store failed");
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS, "the store failed");
 
     return NGX_DECLINED;
 }

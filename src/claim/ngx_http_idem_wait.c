@@ -123,8 +123,7 @@ ngx_http_idem_wait_init(ngx_cycle_t *cycle)
 
     ngx_queue_init(&ngx_http_idem_ready_queue);
 
-    ngx_http_idem_ready_event.handler =
-                                           ngx_http_idem_ready_handler;
+    ngx_http_idem_ready_event.handler = ngx_http_idem_ready_handler;
     ngx_http_idem_ready_event.log = cycle->log;
 }
 
@@ -224,8 +223,7 @@ ngx_http_idem_wait_join(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         return rc;
     }
 
-    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_WAIT,
-                        "the holder still runs");
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_WAIT, "the holder still runs");
 
     ctx->wait.watch = watch;
     ngx_queue_insert_tail(&watch->waiters, &ctx->wait.queue);
@@ -643,8 +641,7 @@ ngx_http_idem_ready(ngx_http_idem_ctx_t *ctx)
                                ? NGX_HTTP_IDEM_WAITED_ACQUIRED
                                : NGX_HTTP_IDEM_WAITED_ANSWERED);
 
-    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_BEGIN,
-                        "the record changed");
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_BEGIN, "the record changed");
 
     ctx->wait.cover->asked = 1;
 

@@ -97,9 +97,7 @@ ngx_http_idem_conf_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         if (ngx_http_idem_conf_is(&value[i], "arrays=ordered")) {
             canonical->unordered = 0;
 
-        } else if (ngx_http_idem_conf_is(&value[i],
-                                         "arrays=unordered"))
-        {
+        } else if (ngx_http_idem_conf_is(&value[i], "arrays=unordered")) {
             canonical->unordered = 1;
 
         } else if (ngx_http_idem_conf_canonical(cf, canonical, &value[i])

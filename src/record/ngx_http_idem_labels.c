@@ -96,8 +96,7 @@ ngx_http_idem_labels_len(const ngx_str_t *details)
         return 0;
     }
 
-    len = NGX_HTTP_IDEM_LABELS_HEAD
-          + ngx_http_idem_get16(details->data + 1);
+    len = NGX_HTTP_IDEM_LABELS_HEAD + ngx_http_idem_get16(details->data + 1);
 
     return ngx_min(len, details->len);
 }

@@ -114,9 +114,7 @@ ngx_int_t
 ngx_http_idem_claim_decode(const u_char *p, size_t len,
     ngx_http_idem_claim_t *claim)
 {
-    if (len < NGX_HTTP_IDEM_CLAIM_LEN
-        || !ngx_http_idem_record_readable(*p))
-    {
+    if (len < NGX_HTTP_IDEM_CLAIM_LEN || !ngx_http_idem_record_readable(*p)) {
         return NGX_ERROR;
     }
 
@@ -229,8 +227,7 @@ ngx_http_idem_head_size(const ngx_http_idem_response_t *response)
             return 0;
         }
 
-        size += NGX_HTTP_IDEM_RECORD_HEADER_MIN
-                + h->name.len + h->value.len;
+        size += NGX_HTTP_IDEM_RECORD_HEADER_MIN + h->name.len + h->value.len;
     }
 
     if (size > NGX_HTTP_IDEM_RECORD_MAX_LEN) {
@@ -554,10 +551,8 @@ ngx_http_idem_record_fixed(const u_char *p,
 {
     uint64_t  length;
 
-    response->header_only =
-                      (p[3] & NGX_HTTP_IDEM_RECORD_HEADER_ONLY) ? 1 : 0;
-    response->compressed =
-                       (p[3] & NGX_HTTP_IDEM_RECORD_COMPRESSED) ? 1 : 0;
+    response->header_only = (p[3] & NGX_HTTP_IDEM_RECORD_HEADER_ONLY) ? 1 : 0;
+    response->compressed = (p[3] & NGX_HTTP_IDEM_RECORD_COMPRESSED) ? 1 : 0;
 
     response->status = ngx_http_idem_get16(p + NGX_HTTP_IDEM_RECORD_STATUS);
 

@@ -382,12 +382,9 @@ ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...)
         conn->failure_logged = 1;
     }
 
-    broke = (conn->state == NGX_REDIS_READY
-             && conn->answered);
+    broke = (conn->state == NGX_REDIS_READY && conn->answered);
 
-    if (conn->state == NGX_REDIS_READY
-        && (conn->answered || conn->owner))
-    {
+    if (conn->state == NGX_REDIS_READY && (conn->answered || conn->owner)) {
         conn->failures = 0;
 
     } else {
@@ -445,8 +442,7 @@ ngx_redis_backoff(ngx_redis_conn_t *conn)
           ? NGX_REDIS_BACKOFF_MAX
           : NGX_REDIS_BACKOFF_QUEUED;
 
-    delay = NGX_REDIS_BACKOFF_MIN
-            << ngx_min(conn->failures - 1, 8);
+    delay = NGX_REDIS_BACKOFF_MIN << ngx_min(conn->failures - 1, 8);
     delay = ngx_min(delay, max);
 
     /* avoids that all workers reconnect at the same time */

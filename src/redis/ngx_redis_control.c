@@ -256,9 +256,7 @@ ngx_redis_control_next(ngx_redis_t *redis)
 
     ngx_add_timer(&control->timer, timeout);
 
-    if (conn->node == node
-        && conn->state == NGX_REDIS_READY)
-    {
+    if (conn->node == node && conn->state == NGX_REDIS_READY) {
         ngx_redis_control_ready(conn);
         return;
     }

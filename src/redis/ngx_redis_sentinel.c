@@ -168,9 +168,7 @@ ngx_redis_sentinel_refused(ngx_redis_call_t *call, redisReply *reply)
     node = call->conn->node;
     redis = node->redis;
 
-    if (ngx_redis_error_is(reply, "READONLY ")
-        && node == redis->master)
-    {
+    if (ngx_redis_error_is(reply, "READONLY ") && node == redis->master) {
         ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
                       "%V: Redis at %V is not the "
                       "master any more", &redis->label,

@@ -51,8 +51,7 @@ static const ngx_redis_owner_t
 };
 
 
-static ngx_str_t  ngx_redis_events_channel =
-    ngx_string("+switch-master");
+static ngx_str_t  ngx_redis_events_channel = ngx_string("+switch-master");
 
 static ngx_str_t  ngx_redis_events_second =
     ngx_string("+failover-state-wait-promotion");

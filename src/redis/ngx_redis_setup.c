@@ -299,8 +299,7 @@ ngx_redis_handshake_handler(ngx_connection_t *c)
         }
 
         if (!matches) {
-            ngx_redis_drop(conn,
-                           "its certificate is not for \"%V\"", name);
+            ngx_redis_drop(conn, "its certificate is not for \"%V\"", name);
             return;
         }
     }

@@ -78,8 +78,7 @@ static enum {
 void
 ngx_http_idem_body_init(void)
 {
-    ngx_http_idem_next_request_body_filter =
-                                             ngx_http_top_request_body_filter;
+    ngx_http_idem_next_request_body_filter = ngx_http_top_request_body_filter;
     ngx_http_top_request_body_filter = ngx_http_idem_request_body_filter;
 }
 
@@ -193,9 +192,7 @@ ngx_http_idem_body_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ngx_http_idem_digest_start(body->digest);
 
-    if (type
-        && ngx_http_idem_multipart_boundary(type, &boundary) == NGX_OK)
-    {
+    if (type && ngx_http_idem_multipart_boundary(type, &boundary) == NGX_OK) {
         body->multipart = ngx_palloc(r->pool,
                                      sizeof(ngx_http_idem_multipart_t));
         if (body->multipart == NULL) {

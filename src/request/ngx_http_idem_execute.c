@@ -62,8 +62,7 @@ ngx_http_idem_execute(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
         }
 
-        ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_EXECUTE,
-                            "the lock is ours");
+        ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_EXECUTE, "the lock is ours");
 
         ngx_http_idem_status(ctx, ctx->claims.unprotected
                                   ? NGX_HTTP_IDEM_STATUS_UNPROTECTED
@@ -174,8 +173,7 @@ ngx_http_idem_add_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
  */
 
 static ngx_int_t
-ngx_http_idem_skip_mirrors(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_skip_mirrors(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_idem_run_t        *run;
     ngx_http_posted_request_t  *pr;
@@ -251,9 +249,7 @@ ngx_http_idem_content_handler(ngx_http_request_t *r)
         return ctx->work.run.content_handler(r);
     }
 
-    if (r == r->main
-        && ngx_http_idem_skip_mirrors(r, ctx) != NGX_OK)
-    {
+    if (r == r->main && ngx_http_idem_skip_mirrors(r, ctx) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 

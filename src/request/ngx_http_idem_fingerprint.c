@@ -93,9 +93,7 @@ ngx_http_idem_identity(ngx_http_request_t *r,
 
     for (i = 0; i < n; i++) {
 
-        if (i > empty
-            && ngx_http_idem_value(r, &part[i], &value) != NGX_OK)
-        {
+        if (i > empty && ngx_http_idem_value(r, &part[i], &value) != NGX_OK) {
             return NGX_ERROR;
         }
 

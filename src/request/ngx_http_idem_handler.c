@@ -164,9 +164,7 @@ ngx_http_idem_access_handler(ngx_http_request_t *r)
 
     ctx = ngx_http_idem_get_ctx(r);
 
-    if (ctx == NULL || ctx->stage != NGX_HTTP_IDEM_ADMIT
-        || ctx->admitted)
-    {
+    if (ctx == NULL || ctx->stage != NGX_HTTP_IDEM_ADMIT || ctx->admitted) {
         return NGX_DECLINED;
     }
 
@@ -248,8 +246,7 @@ ngx_http_idem_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
         /* reading the body failed, and an error_page redirected here */
 
-        ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS,
-                            "the body was not read");
+        ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS, "the body was not read");
         return NGX_DECLINED;
 
     case NGX_HTTP_IDEM_BEGIN:
@@ -379,8 +376,7 @@ ngx_http_idem_run_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         if (ctx->claims.ncovers == 0) {
             ngx_http_idem_status(ctx, NGX_HTTP_IDEM_STATUS_BYPASS);
 
-            ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS,
-                                "there is no key");
+            ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS, "there is no key");
             return NGX_DECLINED;
         }
     }
@@ -430,8 +426,7 @@ ngx_http_idem_read_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t  rc;
 
-    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_READ_BODY,
-                        "admitted, and let in");
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_READ_BODY, "admitted, and let in");
 
     if (ngx_http_idem_body_start(r, ctx) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
@@ -511,8 +506,7 @@ ngx_http_idem_body_ready(ngx_http_request_t *r, ngx_int_t rc)
         return;
     }
 
-    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_BEGIN,
-                        "the body was read");
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_BEGIN, "the body was read");
 
     if (ctx->reading) {
         return;

@@ -177,9 +177,7 @@ ngx_http_idem_find_module(volatile ngx_cycle_t *cycle, const char *name)
 static ngx_int_t
 ngx_http_idem_server_rewrite(ngx_http_request_t *r)
 {
-    if (r->internal
-        && ngx_http_idem_redirected(r) != NGX_OK)
-    {
+    if (r->internal && ngx_http_idem_redirected(r) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 

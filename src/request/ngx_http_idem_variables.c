@@ -500,8 +500,7 @@ ngx_http_idem_variable_key(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    value->len = ngx_http_idem_json_quote(value->data, key)
-                 - value->data;
+    value->len = ngx_http_idem_json_quote(value->data, key) - value->data;
 
     return NGX_OK;
 }

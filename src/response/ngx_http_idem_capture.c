@@ -515,8 +515,7 @@ ngx_http_idem_let_through(ngx_http_request_t *r,
         (void) ngx_http_idem_settle(ctx, outcome, reason, 0);
     }
 
-    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND,
-                        "it can't be held");
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND, "it can't be held");
 
     ngx_http_idem_execute_let_go(r);
 

@@ -56,8 +56,7 @@ static u_char *ngx_http_idem_diff_value(u_char *p,
     const ngx_str_t *text, ngx_uint_t cut);
 static u_char *ngx_http_idem_diff_text(u_char *p,
     const ngx_str_t *text, ngx_uint_t cut);
-static u_char *ngx_http_idem_diff_beginning(u_char *p,
-    const ngx_str_t *text);
+static u_char *ngx_http_idem_diff_beginning(u_char *p, const ngx_str_t *text);
 static ngx_uint_t ngx_http_idem_diff_is_json(const ngx_str_t *text);
 static u_char *ngx_http_idem_diff_escape(u_char *p, const u_char *src,
     const u_char *last);

@@ -596,8 +596,7 @@ ngx_http_idem_restore_head(ngx_http_request_t *r,
 
         for (n = 0; n < NGX_HTTP_IDEM_POINTERS; n++) {
             if (ngx_http_idem_pointers[n].kind == kept->kind) {
-                *ngx_http_idem_pointer(r,
-                                      ngx_http_idem_pointers[n].offset)
+                *ngx_http_idem_pointer(r, ngx_http_idem_pointers[n].offset)
                     = h;
             }
         }

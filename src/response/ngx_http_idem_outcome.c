@@ -298,9 +298,7 @@ ngx_http_idem_upstreams(ngx_http_idem_ctx_t *ctx,
         return 0;
     }
 
-    if (run->broke
-        || (r != r->main && r->upstream && r->upstream->cleanup))
-    {
+    if (run->broke || (r != r->main && r->upstream && r->upstream->cleanup)) {
         /* ... or the upstream of a subrequest is still at work */
         all = NGX_HTTP_IDEM_ANSWER_NONE;
     }
@@ -361,9 +359,7 @@ ngx_http_idem_answer(ngx_http_idem_ctx_t *ctx,
         return 0;
     }
 
-    if (state->header_time == (ngx_msec_t) -1
-        || run->broken == n + 1)
-    {
+    if (state->header_time == (ngx_msec_t) -1 || run->broken == n + 1) {
         return NGX_HTTP_IDEM_ANSWER_NONE;
     }
 

@@ -72,8 +72,7 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         return ngx_http_idem_dry_run(ctx, NGX_HTTP_IDEM_STATUS_REPLAYED);
     }
 
-    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REPLAY,
-                        "there is a response");
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REPLAY, "there is a response");
 
     ngx_http_idem_status(ctx, NGX_HTTP_IDEM_STATUS_REPLAYED);
 

@@ -213,8 +213,7 @@ ngx_http_idem_rewrite_value(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     rc = ngx_http_idem_json_valid(value, &ngx_http_idem_mem);
 
-    return (rc == NGX_DECLINED)
-           ? ngx_http_idem_rewrite_string(r, value) : rc;
+    return (rc == NGX_DECLINED) ? ngx_http_idem_rewrite_string(r, value) : rc;
 }
 
 

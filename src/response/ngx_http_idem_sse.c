@@ -174,8 +174,7 @@ ngx_http_idem_sse_data(ngx_pool_t *pool, ngx_http_idem_sse_event_t *event,
 
     while (p < last) {
         eol = ngx_http_idem_sse_eol(p, last);
-        value = ngx_http_idem_sse_value(p, eol,
-                                        &ngx_http_idem_sse_data_name);
+        value = ngx_http_idem_sse_value(p, eol, &ngx_http_idem_sse_data_name);
 
         dst = ngx_cpymem(dst, value, eol - value);
         *dst++ = '\n';

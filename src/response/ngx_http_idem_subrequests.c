@@ -60,9 +60,7 @@ void
 ngx_http_idem_subrequest_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx)
 {
-    if (ctx->stage == NGX_HTTP_IDEM_HOLD
-        && ngx_http_idem_slice(r))
-    {
+    if (ctx->stage == NGX_HTTP_IDEM_HOLD && ngx_http_idem_slice(r)) {
         r->filter_need_in_memory = 1;
 
         /* the client's range is cut from the whole, not from each slice */
@@ -334,8 +332,7 @@ ngx_http_idem_compose(ngx_http_request_t *r,
         ngx_http_idem_postpone(r, &rest, segment->after);
 
         cl = next;
-        next = segment->next ? ngx_http_idem_cut_chain(segment->next)
-                             : NULL;
+        next = segment->next ? ngx_http_idem_cut_chain(segment->next) : NULL;
 
         if (cl && !r->header_only
             && ngx_http_idem_pass_body(r, cl) == NGX_ERROR)

@@ -101,9 +101,7 @@ ngx_http_idem_nodes_assign(ngx_http_idem_nodes_sh_t *sh, ngx_str_t *name)
     for (i = 0; i < NGX_HTTP_IDEM_NODES_MAX; i++) {
         entry = &sh->nodes[i];
 
-        if (entry->len == len
-            && ngx_memcmp(entry->name, text, len) == 0)
-        {
+        if (entry->len == len && ngx_memcmp(entry->name, text, len) == 0) {
             return i + 1;
         }
 

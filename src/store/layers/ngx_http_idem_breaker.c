@@ -179,9 +179,7 @@ ngx_http_idem_breaker_cancel(ngx_http_idem_op_t *op)
 
     ngx_http_idem_mutex_lock(b->shared.shpool);
 
-    if (sh->state == NGX_HTTP_IDEM_BREAKER_HALF_OPEN
-        && sh->probe == probe)
-    {
+    if (sh->state == NGX_HTTP_IDEM_BREAKER_HALF_OPEN && sh->probe == probe) {
         sh->until = ngx_current_msec;
     }
 
@@ -210,9 +208,7 @@ ngx_http_idem_breaker_slot(ngx_http_idem_breaker_t *b, u_char *id)
         return 0;
     }
 
-    if (ngx_http_idem_breaker_is(b, node->slot, owner)
-        != node->owner)
-    {
+    if (ngx_http_idem_breaker_is(b, node->slot, owner) != node->owner) {
         /* the slot was reassigned: discard the state of the former node */
 
         sh = ngx_http_idem_breaker_sh(b, node->slot);

@@ -586,9 +586,7 @@ ngx_http_idem_fallback_used(ngx_http_idem_fallback_t *f, ngx_msec_t life)
     do {
         old = sh->until;
 
-        if (old
-            && (ngx_msec_int_t) (until - (ngx_msec_t) old) <= 0)
-        {
+        if (old && (ngx_msec_int_t) (until - (ngx_msec_t) old) <= 0) {
             return;
         }
 

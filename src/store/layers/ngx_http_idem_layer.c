@@ -245,9 +245,7 @@ ngx_http_idem_layer_init_process(ngx_cycle_t *cycle,
     ngx_http_idem_child_t  *child;
     ngx_http_idem_layer_t  *layer;
 
-    while (ngx_http_idem_layer_nspare
-           < NGX_HTTP_IDEM_LAYER_RESERVE)
-    {
+    while (ngx_http_idem_layer_nspare < NGX_HTTP_IDEM_LAYER_RESERVE) {
         child = ngx_alloc(sizeof(ngx_http_idem_child_t), cycle->log);
         if (child == NULL) {
             return NGX_ERROR;

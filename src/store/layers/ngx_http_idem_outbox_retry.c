@@ -157,9 +157,7 @@ ngx_http_idem_outbox_collect(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
 
     wait = NGX_HTTP_IDEM_OUTBOX_TICK;
 
-    if (ngx_http_idem_outbox_own(o) != NGX_OK
-        || ngx_queue_empty(completed))
-    {
+    if (ngx_http_idem_outbox_own(o) != NGX_OK || ngx_queue_empty(completed)) {
         goto done;
     }
 

@@ -520,9 +520,7 @@ ngx_http_idem_outbox_check_done(ngx_http_idem_op_t *commit)
 
         op = ngx_queue_data(q, ngx_http_idem_op_t, queue);
 
-        if (ngx_http_idem_outbox_check_answer(op, replay, kept)
-            == NGX_OK)
-        {
+        if (ngx_http_idem_outbox_check_answer(op, replay, kept) == NGX_OK) {
             ngx_http_idem_store_complete(op);
         }
     }

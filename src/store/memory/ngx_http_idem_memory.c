@@ -117,8 +117,7 @@ ngx_http_idem_memory_begin_piece(ngx_http_idem_op_t *op)
 
     if (item == NULL) {
         item = ngx_http_idem_memory_create(m, op);
-        op->result = item ? NGX_HTTP_IDEM_ACQUIRED
-                          : NGX_HTTP_IDEM_FULL;
+        op->result = item ? NGX_HTTP_IDEM_ACQUIRED : NGX_HTTP_IDEM_FULL;
 
     } else if (ngx_http_idem_memory_ours(item, op)
                && item->state == NGX_HTTP_IDEM_IN_PROGRESS)
@@ -175,8 +174,7 @@ ngx_http_idem_memory_renew(ngx_http_idem_op_t *op)
 
     if (item == NULL) {
         item = ngx_http_idem_memory_create(m, op);
-        op->result = item ? NGX_HTTP_IDEM_OK
-                          : NGX_HTTP_IDEM_FULL;
+        op->result = item ? NGX_HTTP_IDEM_OK : NGX_HTTP_IDEM_FULL;
 
     } else if (item->state == NGX_HTTP_IDEM_IN_PROGRESS
                && ngx_http_idem_memory_ours(item, op))

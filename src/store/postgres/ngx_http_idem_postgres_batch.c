@@ -118,9 +118,7 @@ ngx_http_idem_pg_batch_send(ngx_http_idem_pg_conn_t *conn)
 
     durable = ngx_http_idem_pg_batch_durable(conn, calls, n);
 
-    if (conn->pg->pooler
-        || durable != ngx_http_idem_pg_durable(conn))
-    {
+    if (conn->pg->pooler || durable != ngx_http_idem_pg_durable(conn)) {
         batch->prelude = 1;
 
         if (ngx_http_idem_pg_settings_send(conn, 0, durable) != NGX_OK) {

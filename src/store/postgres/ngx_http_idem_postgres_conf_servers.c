@@ -53,9 +53,7 @@ ngx_http_idem_pg_set_server(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     value = cf->args->elts;
 
     for (i = 1; i < cf->args->nelts; i++) {
-        if (ngx_http_idem_pg_add_server(cf, conf, &value[i])
-            != NGX_CONF_OK)
-        {
+        if (ngx_http_idem_pg_add_server(cf, conf, &value[i]) != NGX_CONF_OK) {
             return NGX_CONF_ERROR;
         }
     }
@@ -122,9 +120,7 @@ ngx_http_idem_pg_add_server(ngx_conf_t *cf,
         server->named = (in.s_addr == INADDR_NONE);
     }
 
-    if (ngx_http_idem_pg_copy(cf, &server->host, host, len)
-        != NGX_OK)
-    {
+    if (ngx_http_idem_pg_copy(cf, &server->host, host, len) != NGX_OK) {
         return NGX_CONF_ERROR;
     }
 

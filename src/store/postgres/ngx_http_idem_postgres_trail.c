@@ -154,8 +154,7 @@ ngx_http_idem_pg_trail_result(ngx_http_idem_pg_call_t *call)
 
     /* rows are only roughly ordered by time, which is good enough here */
 
-    t->more = (rows == NGX_HTTP_IDEM_TRAIL_SLICE
-               && late < (ngx_uint_t) rows);
+    t->more = (rows == NGX_HTTP_IDEM_TRAIL_SLICE && late < (ngx_uint_t) rows);
 
     op->result = NGX_HTTP_IDEM_OK;
     op->error = NULL;
@@ -163,8 +162,7 @@ ngx_http_idem_pg_trail_result(ngx_http_idem_pg_call_t *call)
 
 
 static ngx_int_t
-ngx_http_idem_pg_trail_line(ngx_http_idem_op_t *op, PGresult *result,
-    int row)
+ngx_http_idem_pg_trail_line(ngx_http_idem_op_t *op, PGresult *result, int row)
 {
     char       *text;
     size_t      i, len;

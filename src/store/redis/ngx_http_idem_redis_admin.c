@@ -312,10 +312,7 @@ ngx_http_idem_redis_list_result(ngx_http_idem_redis_call_t *call,
     op->list->used = (size_t) ngx_http_idem_get64(p);
     op->list->size = (size_t) ngx_http_idem_get64(p + 8);
 
-    for (p += 16;
-         p < last;
-         p = head.data + head.len)
-    {
+    for (p += 16; p < last; p = head.data + head.len) {
         if (last - p < NGX_HTTP_IDEM_REDIS_ITEM_LEN) {
             return NGX_ERROR;
         }

@@ -178,8 +178,7 @@ ngx_http_idem_redis_command_encode(ngx_redis_call_t *c)
         size += ngx_http_idem_redis_trail_size(op);
 
     } else if (ngx_http_idem_op_is_admin(op)) {
-        size += ngx_http_idem_redis_admin_size(
-                                              ngx_http_idem_redis_conf(op));
+        size += ngx_http_idem_redis_admin_size(ngx_http_idem_redis_conf(op));
     }
 
     p = ngx_redis_reserve(c->conn, size);

@@ -431,9 +431,7 @@ ngx_http_idem_redis_script_begun(ngx_http_idem_redis_call_t *call,
 
     case NGX_HTTP_IDEM_REDIS_DONE:
 
-        if (call->upgrade
-            || head->len < NGX_HTTP_IDEM_REDIS_AT_MORE + 1)
-        {
+        if (call->upgrade || head->len < NGX_HTTP_IDEM_REDIS_AT_MORE + 1) {
             return NGX_ERROR;
         }
 

@@ -198,9 +198,7 @@ ngx_http_idem_repair_is_duplicate(ngx_http_idem_item_t *first,
 {
     for ( /* void */ ; first != item; first = first->next) {
 
-        if (ngx_memcmp(first->id, item->id, NGX_HTTP_IDEM_ID_LEN)
-            == 0)
-        {
+        if (ngx_memcmp(first->id, item->id, NGX_HTTP_IDEM_ID_LEN) == 0) {
             return 1;
         }
     }

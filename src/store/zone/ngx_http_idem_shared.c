@@ -78,9 +78,7 @@ ngx_http_idem_shared_add(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
 {
     ngx_str_t  zone;
 
-    if (ngx_http_idem_shared_name(cf, &zone, prefix, name, other)
-        != NGX_OK)
-    {
+    if (ngx_http_idem_shared_name(cf, &zone, prefix, name, other) != NGX_OK) {
         return NGX_CONF_ERROR;
     }
 

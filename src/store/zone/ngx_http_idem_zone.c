@@ -92,10 +92,7 @@ ngx_http_idem_zone_find(ngx_http_idem_records_t *z, u_char *id)
 {
     ngx_http_idem_item_t  *item;
 
-    for (item = *ngx_http_idem_zone_bucket(z, id);
-         item;
-         item = item->next)
-    {
+    for (item = *ngx_http_idem_zone_bucket(z, id); item; item = item->next) {
         if (ngx_memcmp(item->id, id, NGX_HTTP_IDEM_ID_LEN) != 0) {
             continue;
         }
@@ -224,10 +221,7 @@ ngx_http_idem_zone_remove(ngx_http_idem_records_t *z,
 
     /* a record that is being created is in no bucket yet */
 
-    for (p = ngx_http_idem_zone_bucket(z, item->id);
-         *p;
-         p = &(*p)->next)
-    {
+    for (p = ngx_http_idem_zone_bucket(z, item->id); *p; p = &(*p)->next) {
         if (*p == item) {
             *p = item->next;
             break;
@@ -371,9 +365,7 @@ ngx_http_idem_zone_found(ngx_http_idem_records_t *z,
         return;
     }
 
-    if (ngx_http_idem_zone_read(z, item, found->response.data)
-        != NGX_OK)
-    {
+    if (ngx_http_idem_zone_read(z, item, found->response.data) != NGX_OK) {
         ngx_http_idem_op_bad_record(op, "the response is not whole");
         return;
     }
