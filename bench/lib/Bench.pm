@@ -25,7 +25,7 @@ our @EXPORT = qw(
     set_up free_port start stop stop_all start_app start_redis start_server
     start_gateway
     nginx_conf worker_pids cpu_time wrk redis_command has_module note
-    write_file read_file slurp median percentile
+    write_file read_file slurp median percentile quartiles
 );
 
 our $root   = dirname(dirname(dirname(abs_path(__FILE__))));
@@ -414,5 +414,13 @@ sub percentile
 }
 
 sub median { percentile(0.5, @_) }
+
+sub quartiles
+{
+    my @values = @_;
+
+    return sprintf '%.2f (%.2f to %.2f)',
+           map { percentile($_, @values) } 0.5, 0.25, 0.75;
+}
 
 1;
