@@ -45,6 +45,7 @@ static ngx_int_t ngx_http_idem_covered_body(ngx_http_request_t *r,
     ngx_chain_t *in) NGX_HTTP_IDEM_NOINLINE;
 static ngx_int_t ngx_http_idem_capture_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx) NGX_HTTP_IDEM_NOINLINE;
+static void ngx_http_idem_capture_reset(ngx_http_idem_ctx_t *ctx);
 static ngx_http_idem_reason_e ngx_http_idem_not_held(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t head, ngx_uint_t stream);
 static ngx_uint_t ngx_http_idem_header_only(ngx_http_request_t *r);
@@ -134,13 +135,7 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ngx_http_idem_upstream_answers(r, ctx);
 
-    /* this response may replace one that was held already */
-
-    ngx_memzero(&ctx->capture, offsetof(ngx_http_idem_capture_t, blocks));
-    ngx_memzero(&ctx->stream, sizeof(ngx_http_idem_stream_t));
-
-    ctx->capture.last = &ctx->capture.held;
-    ngx_http_idem_file_reset(ctx);
+    ngx_http_idem_capture_reset(ctx);
 
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_HOLD, "a response has come");
 
@@ -209,6 +204,19 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_charset(r, ctx);
 
     return NGX_OK;
+}
+
+
+/* the response may replace one that was held already */
+
+static void
+ngx_http_idem_capture_reset(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_memzero(&ctx->capture, offsetof(ngx_http_idem_capture_t, blocks));
+    ngx_memzero(&ctx->stream, sizeof(ngx_http_idem_stream_t));
+
+    ctx->capture.last = &ctx->capture.held;
+    ngx_http_idem_file_reset(ctx);
 }
 
 
