@@ -140,7 +140,7 @@ int ctl_stores(ctl_json_t **v, ctl_json_t **stores);
 int ctl_records(ctl_text_t *path);
 
 /* the record that --record or --key names */
-int ctl_one(ctl_text_t *path);
+int ctl_record_path(ctl_text_t *path);
 
 int ctl_answer(const char *method, ctl_text_t *path, ctl_json_t **v);
 

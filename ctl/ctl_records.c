@@ -95,7 +95,7 @@ ctl_row(ctl_json_t *r, int wide)
 /* a terminal that is narrow has the beginning of an id, and no group */
 
 static int
-ctl_wide(void)
+ctl_is_wide(void)
 {
     struct winsize  w;
 
@@ -112,7 +112,7 @@ ctl_record(const char *method, const char *dry_run, ctl_json_t **v)
     int         rc;
     ctl_text_t  path;
 
-    rc = ctl_one(&path);
+    rc = ctl_record_path(&path);
 
     if (rc != CTL_OK) {
         return rc;
@@ -431,7 +431,7 @@ ctl_pages(const char *method)
     ctl_text_t   base, body;
 
     list = (strcmp(method, "GET") == 0);
-    wide = ctl_wide();
+    wide = ctl_is_wide();
     n = 0;
     cursor = NULL;
 

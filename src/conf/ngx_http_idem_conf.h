@@ -225,7 +225,7 @@ typedef struct {
     ngx_uint_t                       stats;      /* statistics are served   */
     unsigned                         any_page:1;
     unsigned                         uri_page:1;
-    unsigned                         apart:1;    /* servers, by addresses   */
+    unsigned                         by_address:1; /* select servers        */
 } ngx_http_idem_main_conf_t;
 
 
@@ -401,7 +401,7 @@ uint64_t ngx_http_idem_conf_place(ngx_http_core_loc_conf_t *clcf,
     uint64_t outer);
 ngx_int_t ngx_http_idem_conf_server(ngx_conf_t *cf);
 void ngx_http_idem_conf_servers(ngx_conf_t *cf);
-ngx_uint_t ngx_http_idem_servers_apart(ngx_http_request_t *r);
+ngx_uint_t ngx_http_idem_server_by_address(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_server_id(ngx_http_request_t *r, uint64_t *id);
 ngx_http_idem_server_t *ngx_http_idem_other_server(ngx_http_request_t *r,
     uint64_t id);

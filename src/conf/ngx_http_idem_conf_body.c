@@ -29,9 +29,10 @@ static void ngx_http_idem_names(ngx_array_t *array, ngx_str_t **names,
     ngx_uint_t *n);
 static void ngx_http_idem_scheme_names(uint32_t *crc, ngx_array_t *names,
     const char *before, const char *behind);
-static ngx_int_t ngx_http_idem_wanted(ngx_http_idem_loc_conf_t *conf,
+static ngx_int_t ngx_http_idem_members_collect(ngx_http_idem_loc_conf_t *conf,
     ngx_array_t *wanted);
-static ngx_int_t ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name);
+static ngx_int_t ngx_http_idem_member_add(ngx_array_t *wanted,
+    ngx_str_t *name);
 
 
 static ngx_conf_enum_t  ngx_http_idem_modes[] = {
@@ -362,7 +363,9 @@ ngx_http_idem_body_options(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 
     wanted = ngx_array_create(cf->pool, 4, sizeof(ngx_str_t));
 
-    if (wanted == NULL || ngx_http_idem_wanted(conf, wanted) != NGX_OK) {
+    if (wanted == NULL
+        || ngx_http_idem_members_collect(conf, wanted) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
@@ -407,7 +410,8 @@ ngx_http_idem_names(ngx_array_t *array, ngx_str_t **names, ngx_uint_t *n)
  */
 
 static ngx_int_t
-ngx_http_idem_wanted(ngx_http_idem_loc_conf_t *conf, ngx_array_t *wanted)
+ngx_http_idem_members_collect(ngx_http_idem_loc_conf_t *conf,
+    ngx_array_t *wanted)
 {
     ngx_str_t                      *name;
     ngx_uint_t                      i, k;
@@ -418,7 +422,7 @@ ngx_http_idem_wanted(ngx_http_idem_loc_conf_t *conf, ngx_array_t *wanted)
     source = conf->keys->elts;
 
     for (i = 0; i < conf->keys->nelts; i++) {
-        if (ngx_http_idem_want(wanted, &source[i].member) != NGX_OK) {
+        if (ngx_http_idem_member_add(wanted, &source[i].member) != NGX_OK) {
             return NGX_ERROR;
         }
     }
@@ -429,7 +433,7 @@ ngx_http_idem_wanted(ngx_http_idem_loc_conf_t *conf, ngx_array_t *wanted)
         for (k = 0; members && k < members->nelts; k++) {
             name = members->elts;
 
-            if (ngx_http_idem_want(wanted, &name[k]) != NGX_OK) {
+            if (ngx_http_idem_member_add(wanted, &name[k]) != NGX_OK) {
                 return NGX_ERROR;
             }
         }
@@ -438,7 +442,7 @@ ngx_http_idem_wanted(ngx_http_idem_loc_conf_t *conf, ngx_array_t *wanted)
     for (i = 0; conf->replay_json && i < conf->replay_json->nelts; i++) {
         member = conf->replay_json->elts;
 
-        if (ngx_http_idem_want(wanted, &member[i].from) != NGX_OK) {
+        if (ngx_http_idem_member_add(wanted, &member[i].from) != NGX_OK) {
             return NGX_ERROR;
         }
 
@@ -452,7 +456,7 @@ ngx_http_idem_wanted(ngx_http_idem_loc_conf_t *conf, ngx_array_t *wanted)
 /* adds a member unless it is empty, or there */
 
 static ngx_int_t
-ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name)
+ngx_http_idem_member_add(ngx_array_t *wanted, ngx_str_t *name)
 {
     ngx_str_t   *w;
     ngx_uint_t   i;

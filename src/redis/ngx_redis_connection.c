@@ -274,11 +274,11 @@ ngx_redis_write_handler(ngx_event_t *wev)
 /* the first reply came: the server really answers */
 
 void
-ngx_redis_works(ngx_redis_conn_t *conn)
+ngx_redis_first_reply(ngx_redis_conn_t *conn)
 {
     conn->answered = 1;
     conn->failures = 0;
-    conn->redis->hooks->works(conn);
+    conn->redis->hooks->first_reply(conn);
     conn->node->refused = 0;
 
     if (conn->failure_logged) {

@@ -177,7 +177,7 @@ ngx_http_idem_find_module(volatile ngx_cycle_t *cycle, const char *name)
 static ngx_int_t
 ngx_http_idem_server_rewrite(ngx_http_request_t *r)
 {
-    if (r->internal && ngx_http_idem_redirected(r) != NGX_OK) {
+    if (r->internal && ngx_http_idem_follow_redirect(r) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
@@ -198,7 +198,7 @@ ngx_http_idem_rewrite(ngx_http_request_t *r)
 
     if (r->internal) {
 
-        if (ngx_http_idem_redirected(r) != NGX_OK) {
+        if (ngx_http_idem_follow_redirect(r) != NGX_OK) {
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
         }
 
@@ -224,7 +224,7 @@ ngx_http_idem_try_files(ngx_http_request_t *r)
     if (r->internal
         || ngx_http_get_module_ctx(r, ngx_http_idempotency_module))
     {
-        ngx_http_idem_let_in(r);
+        ngx_http_idem_access_granted(r);
     }
 
     return ngx_http_idem_next_try_files(r);

@@ -57,7 +57,7 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
     ngx_uint_t            all, last, answer, upstream, other, beside;
     ngx_http_idem_run_t  *run;
 
-    ngx_http_idem_outcome_left(r, ctx);
+    ngx_http_idem_outcome_redirected(r, ctx);
 
     run = &ctx->work.run;
 
@@ -66,7 +66,7 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
     other = run->called && !upstream
             && !(run->phase && r->err_status >= NGX_HTTP_BAD_REQUEST);
 
-    all = ngx_http_idem_all_upstreams(ctx, &last) | ctx->work.left;
+    all = ngx_http_idem_all_upstreams(ctx, &last) | ctx->work.redirected;
 
     beside = ngx_http_idem_unstarted(r, ctx);
 
@@ -159,8 +159,8 @@ ngx_http_idem_page(ngx_http_request_t *r,
         return last;
 
     } else if (last == 0
-               && (ctx->work.left == 0
-                   || ctx->work.left & NGX_HTTP_IDEM_ANSWER_NONE))
+               && (ctx->work.redirected == 0
+                   || ctx->work.redirected & NGX_HTTP_IDEM_ANSWER_NONE))
     {
         /* a page of nginx does not speak for a subrequest or for Lua */
         return NGX_HTTP_IDEM_ANSWER_NONE;
@@ -182,7 +182,8 @@ ngx_http_idem_page(ngx_http_request_t *r,
  */
 
 void
-ngx_http_idem_outcome_left(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_outcome_redirected(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx)
 {
     ngx_uint_t            failed;
     ngx_http_idem_run_t  *run;
@@ -214,9 +215,9 @@ ngx_http_idem_outcome_left(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return;
     }
 
-    ctx->work.left |= (failed && r->err_status)
-                 ? ngx_http_idem_by_status(ctx, r->err_status)
-                 : NGX_HTTP_IDEM_ANSWER_NONE;
+    ctx->work.redirected |= (failed && r->err_status)
+                            ? ngx_http_idem_by_status(ctx, r->err_status)
+                            : NGX_HTTP_IDEM_ANSWER_NONE;
 }
 
 

@@ -436,7 +436,7 @@ ngx_http_idem_problem_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     /* a conflict with another identity's record discloses nothing */
 
-    if (ctx->answer.original_time && !ctx->answer.foreign) {
+    if (ctx->answer.original_time && !ctx->answer.undisclosed) {
         p = ngx_cpymem(p, "\"original_time\":\"", 17);
         p = ngx_http_idem_iso_time(p, ctx->answer.original_time);
         *p++ = '"';

@@ -174,7 +174,7 @@ ngx_http_idem_stream_write_handler(ngx_event_t *wev)
     r = r->main;
 
     ctx = ngx_http_idem_get_ctx(r);
-    cut_off = ngx_http_idem_cut_off(r);
+    cut_off = ngx_http_idem_shutdown_expired(r);
 
     if (cut_off || ctx == NULL || ctx->stage != NGX_HTTP_IDEM_STREAM) {
 
@@ -637,7 +637,7 @@ ngx_http_idem_stream_subrequest(ngx_http_request_t *r,
     ngx_uint_t  seen;
 
     if (ctx->stream.gone) {
-        seen = ngx_http_idem_probe(r, in, &rc) != NULL;
+        seen = ngx_http_idem_probe_output(r, in, &rc) != NULL;
 
     } else {
         sent = ngx_http_idem_stream_sent(r->main);

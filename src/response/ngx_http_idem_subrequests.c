@@ -105,7 +105,7 @@ ngx_http_idem_subrequest_body(ngx_http_request_t *r,
         return ngx_http_idem_hold_part(r, ctx, in);
     }
 
-    out = ngx_http_idem_probe(r, in, &rc);
+    out = ngx_http_idem_probe_output(r, in, &rc);
 
     if (out == NULL || rc == NGX_ERROR) {
         return rc;
@@ -155,7 +155,8 @@ ngx_http_idem_hold_part(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
  */
 
 ngx_chain_t *
-ngx_http_idem_probe(ngx_http_request_t *r, ngx_chain_t *in, ngx_int_t *rc)
+ngx_http_idem_probe_output(ngx_http_request_t *r, ngx_chain_t *in,
+    ngx_int_t *rc)
 {
     ngx_uint_t         delayed;
     ngx_chain_t       *cl, *out;
@@ -210,7 +211,7 @@ ngx_http_idem_subrequests_pending(ngx_http_request_t *r,
 
         /* the postpone filter wakes the next subrequest */
 
-        (void) ngx_http_idem_probe(r, NULL, &rc);
+        (void) ngx_http_idem_probe_output(r, NULL, &rc);
 
         return rc;
     }

@@ -486,5 +486,5 @@ ngx_http_idem_pg_explain(ngx_http_idem_op_t *op,
     last = p + sizeof(text) - 1;
 
     p = ngx_slprintf(p, last, "%s", why);
-    ngx_http_idem_pg_said(p, last, message ? message : "");
+    ngx_http_idem_pg_error_line(p, last, message ? message : "");
 }

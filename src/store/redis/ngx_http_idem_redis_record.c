@@ -231,7 +231,7 @@ ngx_http_idem_redis_record_details(ngx_str_t *record, ngx_str_t *details)
 
 
 ngx_uint_t
-ngx_http_idem_redis_record_lasts(ngx_http_idem_op_t *op, ngx_str_t *record,
+ngx_http_idem_redis_record_usable(ngx_http_idem_op_t *op, ngx_str_t *record,
     int64_t life)
 {
     uint64_t    grace, ours;
