@@ -350,7 +350,9 @@ char *ngx_http_idem_conf_member(ngx_conf_t *cf, ngx_str_t *value,
     ngx_str_t *name);
 ngx_uint_t ngx_http_idem_conf_option(ngx_str_t *value, const char *name,
     ngx_str_t *text);
-ngx_int_t ngx_http_idem_conf_none(ngx_conf_t *cf, ngx_array_t **list);
+ngx_uint_t ngx_http_idem_conf_is_off(ngx_conf_t *cf);
+char *ngx_http_idem_conf_list_off(ngx_conf_t *cf, ngx_array_t **list,
+    const char *usage);
 char *ngx_http_idem_conf_once(ngx_conf_t *cf, ngx_uint_t first);
 ngx_uint_t ngx_http_idem_conf_next(ngx_str_t *list, ngx_str_t *name);
 void *ngx_http_idem_conf_add(ngx_conf_t *cf, ngx_array_t **array,

@@ -170,21 +170,13 @@ ngx_http_idem_conf_replay_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    switch (ngx_http_idem_conf_none(cf, &ilcf->replay_json)) {
-
-    case NGX_OK:
-        return NGX_CONF_OK;
-
-    case NGX_ABORT:
-        return "is duplicate";
-
-    default: /* NGX_DECLINED */
-        break;
+    if (cf->args->nelts == 2) {
+        return ngx_http_idem_conf_list_off(cf, &ilcf->replay_json,
+                             "it is a member and its value, or \"off\"");
     }
 
-    if (cf->args->nelts == 2) {
-        return ngx_http_idem_conf_invalid(cf, &value[1],
-                             "it is a member and its value, or \"off\"");
+    if (ilcf->replay_json == NULL) {
+        return "is duplicate";
     }
 
     member = ngx_http_idem_conf_add(cf, &ilcf->replay_json,
@@ -254,7 +246,8 @@ ngx_http_idem_conf_keep_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return "is duplicate";
     }
 
-    if (ngx_http_idem_conf_none(cf, &ilcf->keep_json) == NGX_OK) {
+    if (ngx_http_idem_conf_is_off(cf)) {
+        ilcf->keep_json = NULL;
         return NGX_CONF_OK;
     }
 
