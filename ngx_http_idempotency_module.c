@@ -329,6 +329,7 @@ ngx_http_idem_init_module(ngx_cycle_t *cycle)
                                               ngx_http_idempotency_module);
 
     ngx_http_idem_body_reset();
+    ngx_http_idem_modules_init(cycle);
 
     if (mcf == NULL || mcf->stores.nelts == 0) {
         return NGX_OK;

@@ -347,9 +347,19 @@ ngx_int_t ngx_http_idem_print(ngx_pool_t *pool, ngx_str_t *value,
 
 /* ..._phases.c */
 
+/* modules whose contexts or configurations are read; NULL: not loaded */
+
+typedef struct {
+    ngx_module_t              *charset;
+    ngx_module_t              *image;
+    ngx_module_t              *perl;
+    ngx_module_t              *slice;
+} ngx_http_idem_modules_t;
+
+extern ngx_http_idem_modules_t  ngx_http_idem_modules;
+
+void ngx_http_idem_modules_init(ngx_cycle_t *cycle);
 ngx_int_t ngx_http_idem_phases_init(ngx_conf_t *cf);
-ngx_module_t *ngx_http_idem_find_module(volatile ngx_cycle_t *cycle,
-    const char *name);
 
 /* ..._handler.c */
 

@@ -232,7 +232,7 @@ ngx_http_idem_is_perl(ngx_http_idem_run_t *run)
     void          **conf;
     ngx_module_t   *perl;
 
-    perl = ngx_http_idem_find_module(ngx_cycle, "ngx_http_perl_module");
+    perl = ngx_http_idem_modules.perl;
     conf = perl ? run->loc_conf[perl->ctx_index] : NULL;
 
     return conf && conf[0];

@@ -77,8 +77,7 @@ ngx_http_idem_slice(ngx_http_request_t *r)
 {
     ngx_module_t  *slice;
 
-    slice = ngx_http_idem_find_module(ngx_cycle,
-                                      "ngx_http_slice_filter_module");
+    slice = ngx_http_idem_modules.slice;
 
     return slice && r->ctx[slice->ctx_index]
            && r->ctx[slice->ctx_index] == r->main->ctx[slice->ctx_index];
