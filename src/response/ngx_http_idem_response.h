@@ -195,6 +195,8 @@ typedef struct {
                                                 /* data is NULL: not made   */
     ngx_http_idem_response_t  *response;
     ngx_http_idem_rewrite_t   *rewrite;         /* in progress              */
+    ngx_event_t               *drain;           /* of a refusal, while the
+                                                   body is read             */
 
     unsigned                   undisclosed:1;   /* another identity's
                                                    record, or of a place
@@ -290,7 +292,9 @@ ngx_int_t ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_problem_e problem);
 ngx_uint_t ngx_http_idem_body_pending(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_drain(ngx_http_request_t *r,
-    ngx_http_client_body_handler_pt handler);
+    ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_refuse_drained(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_refuse_instead(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_refuse_again(ngx_http_request_t *r,
