@@ -312,10 +312,7 @@ ctl_page(ctl_json_t *v, int list, int wide, long *n)
 }
 
 
-/*
- * One page, from "cursor" on, which then is that of the next one, or NULL: it
- * was the last
- */
+/* gets the page at "cursor", and sets the next cursor; NULL: the last page */
 
 static int
 ctl_next(const char *method, ctl_text_t *base, const char *state, long n,

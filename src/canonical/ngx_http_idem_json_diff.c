@@ -85,7 +85,7 @@ ngx_http_idem_json_diff(const ngx_str_t *one, const ngx_str_t *two,
                     == 0);
 
         } else {
-            /* what a cut list does not have, may be what was cut */
+            /* a path that a cut list lacks may have been cut off */
 
             same = (order < 0) ? r2.cut : r1.cut;
         }
@@ -222,7 +222,7 @@ ngx_http_idem_json_read(ngx_http_idem_json_reader_t *r)
 }
 
 
-/* who is told of it has made room for no more than "max" */
+/* a field is "max" bytes at most: the handler's buffers have that size */
 
 static ngx_int_t
 ngx_http_idem_json_field(ngx_http_idem_json_reader_t *r,

@@ -296,8 +296,8 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * "taken" stays set until the reply: if the lock is lost by now, the parts of
- * it in other stores are released
+ * "acquired" stays set until the reply: if the lock is lost by now, its parts
+ * in other stores are released
  */
 
 static ngx_int_t

@@ -334,7 +334,7 @@ ngx_http_idem_op_failed(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
 
     if (!commit) {
 
-        /* of each request that runs, three times in a lease */
+        /* each running request renews three times in a lease */
 
         ngx_http_idem_log_repeated(NGX_LOG_WARN, op->log, cover->id,
                       "idempotency: a lease could not be renewed in store "

@@ -46,7 +46,7 @@ typedef enum {
 } ngx_http_idem_unit_e;
 
 
-/* what a directive may be: one of some names, a number, a time or a size */
+/* valid values of a directive: names, and numbers, times or sizes */
 
 typedef struct {
     char                            *valid;      /* for error messages      */
@@ -58,7 +58,7 @@ typedef struct {
 } ngx_http_idem_choices_t;
 
 
-/* one of these, which may differ by request */
+/* a value of a directive, which may differ by request */
 
 typedef struct {
     ngx_http_complex_value_t        *complex;    /* NULL: a constant        */

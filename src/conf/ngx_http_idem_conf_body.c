@@ -345,7 +345,7 @@ ngx_http_idem_conf_compress(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* what to find in request bodies, and how they count */
+/* members to find in request bodies, and the canonical form of bodies */
 
 ngx_int_t
 ngx_http_idem_body_options(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)

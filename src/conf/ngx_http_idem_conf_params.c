@@ -35,7 +35,7 @@ ngx_http_idem_conf_complex(ngx_conf_t *cf, ngx_str_t *value,
 }
 
 
-/* of "<name>=<text>", with "=" in the name: whether it is, and the text */
+/* whether a parameter is "<name>=<text>"; "name" ends with "=" */
 
 ngx_uint_t
 ngx_http_idem_conf_option(ngx_str_t *value, const char *name, ngx_str_t *text)

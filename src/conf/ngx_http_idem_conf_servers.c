@@ -39,7 +39,7 @@
 #define NGX_HTTP_IDEM_FNV        0xcbf29ce484222325ULL
 #define NGX_HTTP_IDEM_FNV_PRIME  0x100000001b3ULL
 
-/* of an address: who can reach it */
+/* which clients can reach an address */
 #define NGX_HTTP_IDEM_REACH_UNIX      0
 #define NGX_HTTP_IDEM_REACH_LOOPBACK  1
 #define NGX_HTTP_IDEM_REACH_ANY       2

@@ -632,7 +632,7 @@ ngx_http_idem_statuses(ngx_pool_t *pool, ngx_str_t *word, ngx_uint_t n,
 }
 
 
-/* those with "!" are "out" */
+/* adds a status or a range to "in", or with "!" to "out" */
 
 static ngx_int_t
 ngx_http_idem_status_add(ngx_str_t *word, ngx_http_idem_statuses_t *in,

@@ -253,7 +253,7 @@ ngx_http_idem_event_key(ngx_http_idem_ctx_t *ctx, ngx_http_idem_line_t *line,
         return;
     }
 
-    /* of the expired record; replays as counted by this nginx */
+    /* members of the expired record; this nginx counts its own replays */
 
     if (ngx_http_idem_replays_read(cover->id, &count, &original) == NGX_OK) {
         ngx_http_idem_line_number(line, "replay_count", count);
@@ -265,7 +265,7 @@ ngx_http_idem_event_key(ngx_http_idem_ctx_t *ctx, ngx_http_idem_line_t *line,
 }
 
 
-/* of another identity's record only its time and actor */
+/* another identity's record discloses only its time and actor */
 
 static void
 ngx_http_idem_event_found(ngx_http_idem_ctx_t *ctx,

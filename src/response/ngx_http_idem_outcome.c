@@ -80,7 +80,7 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
 #endif
 
     if (!complete) {
-        /* what another kind of handler has done is unknown */
+        /* a handler without an upstream may have done its work */
         return (all || other || beside)
                ? NGX_HTTP_IDEM_OUTCOME_UNKNOWN
                : NGX_HTTP_IDEM_OUTCOME_RELEASE;
@@ -395,7 +395,7 @@ ngx_http_idem_by_status(ngx_http_idem_ctx_t *ctx, ngx_uint_t status)
     kept = ctx->claims.keep_status;
 
     if (kept == NULL) {
-        kept = ctx->conf->keep_status;          /* it did not begin */
+        kept = ctx->conf->keep_status;          /* before begin */
     }
 
     if (ngx_http_idem_status_kept(kept, status)) {

@@ -280,7 +280,7 @@ ngx_http_idem_stream_body(ngx_http_request_t *r,
 }
 
 
-/* it can't be kept: sends the held but unsent data, then the rest */
+/* sends a stream that can't be kept: held but unsent data, then the rest */
 
 static ngx_int_t
 ngx_http_idem_stream_through(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,

@@ -334,8 +334,8 @@ ngx_http_idem_outbox_left(ngx_http_idem_item_t *item)
 
 
 /*
- * NGX_DECLINED: the response is not kept.  A record that says so is, if there
- * is room for it; the fallback may have room for the response.
+ * NGX_DECLINED: the response is not kept.  If there is room, a record without
+ * a response is kept; the fallback may have room for the response.
  */
 
 static ngx_int_t
