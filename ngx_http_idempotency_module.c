@@ -329,6 +329,7 @@ ngx_http_idem_init_module(ngx_cycle_t *cycle)
                                               ngx_http_idempotency_module);
 
     ngx_http_idem_body_reset();
+    ngx_http_idem_modules_init(cycle);
 
     if (mcf == NULL || mcf->stores.nelts == 0) {
         return NGX_OK;
@@ -395,7 +396,7 @@ ngx_http_idem_init_process(ngx_cycle_t *cycle)
     ngx_http_idem_activity_init_process(cycle);
     ngx_http_idem_store_reserve();
     ngx_http_idem_renew_init(cycle);
-    ngx_http_idem_store_on_expiry(ngx_http_idem_replays_look);
+    ngx_http_idem_store_on_expiry(ngx_http_idem_replays_read);
 
     if (ngx_http_idem_log_init_process(cycle, &mcf->logs) != NGX_OK) {
         return NGX_ERROR;

@@ -123,14 +123,14 @@ void ctl_arg(ctl_text_t *path, const char *name, const char *value);
 /* sets the address below that of the location */
 int ctl_address(const char *path);
 
-/* CTL_OK with its status and body, or it was told why not */
+/* CTL_OK with status and body of the response; otherwise prints the error */
 int ctl_ask(const char *method, const char *path, ctl_text_t *body,
     long *status);
 
-/* the same; what is not answered with 200 was refused */
+/* the same, and any status but 200 is an error, too */
 int ctl_get(const char *method, const char *path, ctl_text_t *body);
 
-/* the location refused it: tells why */
+/* prints why the location refused a request */
 int ctl_refused(long status, ctl_text_t *body);
 
 /* the names that the location has; "v" is to be freed */
@@ -140,7 +140,7 @@ int ctl_stores(ctl_json_t **v, ctl_json_t **stores);
 int ctl_records(ctl_text_t *path);
 
 /* the record that --record or --key names */
-int ctl_one(ctl_text_t *path);
+int ctl_record_path(ctl_text_t *path);
 
 int ctl_answer(const char *method, ctl_text_t *path, ctl_json_t **v);
 

@@ -467,7 +467,7 @@ ctl_records(ctl_text_t *path)
 
 
 int
-ctl_one(ctl_text_t *path)
+ctl_record_path(ctl_text_t *path)
 {
     int   rc;
     char  id[65], hash[65];

@@ -25,7 +25,7 @@
 #define CTL_PREFIX   "idempotency."
 
 
-/* what is told behind the columns, if an event has it */
+/* members of an event that are printed behind the columns */
 
 static const struct {
     const char  *member;

@@ -95,7 +95,7 @@ ctl_row(ctl_json_t *r, int wide)
 /* a terminal that is narrow has the beginning of an id, and no group */
 
 static int
-ctl_wide(void)
+ctl_is_wide(void)
 {
     struct winsize  w;
 
@@ -112,7 +112,7 @@ ctl_record(const char *method, const char *dry_run, ctl_json_t **v)
     int         rc;
     ctl_text_t  path;
 
-    rc = ctl_one(&path);
+    rc = ctl_record_path(&path);
 
     if (rc != CTL_OK) {
         return rc;
@@ -312,10 +312,7 @@ ctl_page(ctl_json_t *v, int list, int wide, long *n)
 }
 
 
-/*
- * One page, from "cursor" on, which then is that of the next one, or NULL: it
- * was the last
- */
+/* gets the page at "cursor", and sets the next cursor; NULL: the last page */
 
 static int
 ctl_next(const char *method, ctl_text_t *base, const char *state, long n,
@@ -431,7 +428,7 @@ ctl_pages(const char *method)
     ctl_text_t   base, body;
 
     list = (strcmp(method, "GET") == 0);
-    wide = ctl_wide();
+    wide = ctl_is_wide();
     n = 0;
     cursor = NULL;
 

@@ -100,7 +100,7 @@ ctl_stream(char *p, size_t size, size_t n, void *data)
         return 0;
     }
 
-    /* an error is no stream: it is told when it is all there */
+    /* an error is no stream: it is printed when all of it has arrived */
 
     curl_easy_getinfo(ctl_curl, CURLINFO_RESPONSE_CODE, &status);
 

@@ -157,7 +157,7 @@ ctl_options(int argc, char **argv, char given[128])
 /* "given" has the options by their letters */
 
 static int
-ctl_takes(int command, const char given[128])
+ctl_check_options(int command, const char given[128])
 {
     const char     *takes;
     struct option  *option;
@@ -210,7 +210,7 @@ main(int argc, char **argv)
         return CTL_USAGE;
     }
 
-    if (ctl_takes(i, given) != CTL_OK) {
+    if (ctl_check_options(i, given) != CTL_OK) {
         return CTL_USAGE;
     }
 

@@ -94,7 +94,7 @@ ngx_http_idem_pg_expired(ngx_http_idem_pg_t *pg, PGresult *result, int row,
 
 
 void
-ngx_http_idem_pg_said(u_char *p, u_char *last, const char *message)
+ngx_http_idem_pg_error_line(u_char *p, u_char *last, const char *message)
 {
     *p = '\0';
 }

@@ -240,8 +240,8 @@ ngx_http_idem_admin_stored(ngx_http_request_t *r, ngx_str_t *args)
 }
 
 
-/* answers a method that this address or this location does not take;
-   NGX_DECLINED: it is taken */
+/* refuses a method that this address or this location does not support;
+   NGX_DECLINED: the method is supported */
 
 static ngx_int_t
 ngx_http_idem_admin_method(ngx_http_request_t *r, ngx_uint_t methods,

@@ -79,9 +79,9 @@ typedef struct {
 
 
 /*
- * What all requests have that are answered later.  "run" is called at first,
- * when the operation is complete, and when the event fires.  It returns
- * NGX_AGAIN if it waits for one of them, or else what the request ends with.
+ * A request that is answered later.  "run" is called at first, when the
+ * operation is complete, and when the event fires.  It returns NGX_AGAIN if it
+ * waits for one of them, otherwise the result to finalize the request with.
  */
 
 typedef struct ngx_http_idem_job_s  ngx_http_idem_job_t;
@@ -126,13 +126,13 @@ char *ngx_http_idem_conf_admin(ngx_conf_t *cf, ngx_command_t *cmd,
 void *ngx_http_idem_admin_job(ngx_http_request_t *r, size_t size,
     ngx_int_t (*run)(ngx_http_idem_job_t *job));
 
-/* runs it; returns what a content handler returns */
+/* runs a job; returns what a content handler returns */
 ngx_int_t ngx_http_idem_admin_start(void *data);
 
 /*
- * Asks a store; sets "asked".  Of "id", "list" and "trail" there is what the
- * kind needs.  NGX_OK: answered; NGX_AGAIN: "run" is called then; otherwise
- * what the request ends with, since there is no memory.
+ * Submits an operation to a store; sets "asked".  "id", "list" and "trail" are
+ * NULL unless the kind needs them.  NGX_OK: answered; NGX_AGAIN: "run" is
+ * called once it is; otherwise the status for a request without memory.
  */
 ngx_int_t ngx_http_idem_admin_ask(ngx_http_idem_job_t *job,
     ngx_http_idem_store_t *store, ngx_http_idem_op_e kind, u_char *id,
@@ -159,8 +159,8 @@ ngx_int_t ngx_http_idem_admin_args(ngx_http_request_t *r, ngx_str_t *args);
 ngx_int_t ngx_http_idem_admin_query(ngx_http_request_t *r, ngx_str_t *args,
     ngx_http_idem_admin_query_t *q, ngx_int_t *rc);
 
-/* of a DELETE: all arguments are among "known", a bit each, once, and say
-   something; else the same */
+/* checks that each argument of a DELETE is one of "known", a bit each, is
+   given once and is not empty; NGX_DECLINED as above */
 ngx_int_t ngx_http_idem_admin_deletion(ngx_http_request_t *r,
     ngx_uint_t known, ngx_int_t *rc);
 

@@ -89,7 +89,7 @@ ngx_http_idem_admin_entry(ngx_http_idem_text_t *t,
     }
 
     if (entry->state == NGX_HTTP_IDEM_COMPLETED) {
-        (void) ngx_http_idem_replays_look(entry->id, &replays, &original);
+        (void) ngx_http_idem_replays_read(entry->id, &replays, &original);
 
         /* replays of an earlier response do not count */
 

@@ -46,7 +46,7 @@ static ngx_str_t  ngx_http_idem_arg_names[] = {
 };
 
 
-/* one that is lost for want of memory would be taken for one not given */
+/* without memory the request fails: a lost argument would widen the query */
 
 ngx_int_t
 ngx_http_idem_admin_args(ngx_http_request_t *r, ngx_str_t *args)

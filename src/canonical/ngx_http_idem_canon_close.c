@@ -53,10 +53,11 @@ struct ngx_http_idem_canon_close_s {
     size_t                        i;               /* of a stage          */
     size_t                        next;            /* child on the stack  */
     ngx_uint_t                    byte;            /* of the values       */
-    size_t                        first;           /* that has this byte  */
+    size_t                        first;           /* in the order, with
+                                                      that byte           */
     uint32_t                      counts[256];
 
-    /* how many have no more than so many bytes */
+    /* number of values that have at most that many bytes */
     uint32_t                      shorter[NGX_HTTP_IDEM_CANON_VALUE_MAX];
 
     ngx_http_idem_digest_t        digest;
@@ -250,7 +251,7 @@ ngx_http_idem_canon_sort(ngx_http_idem_canon_t *c, size_t *work)
 }
 
 
-/* where those of each value begin; if all have the same, none is moved */
+/* turns counts into offsets; if all values are equal, none is moved */
 
 static void
 ngx_http_idem_canon_counted(ngx_http_idem_canon_close_t *close)
@@ -283,7 +284,7 @@ ngx_http_idem_canon_counted(ngx_http_idem_canon_close_t *close)
 }
 
 
-/* the one before: those that have it are the last ones in the order */
+/* the previous byte; values long enough to have it are last in the order */
 
 static void
 ngx_http_idem_canon_next_byte(ngx_http_idem_canon_close_t *close)
@@ -341,7 +342,7 @@ ngx_http_idem_canon_insert(const u_char *stack, uint32_t *order, size_t n)
 }
 
 
-/* to hash a byte takes about as long as to look at a key */
+/* a hashed byte counts as a unit of work, as a compared key does */
 
 static ngx_int_t
 ngx_http_idem_canon_fold_step(ngx_http_idem_canon_t *c, size_t work)
@@ -376,7 +377,7 @@ ngx_http_idem_canon_fold_step(ngx_http_idem_canon_t *c, size_t work)
 
     if (c->len - close->base <= NGX_HTTP_IDEM_CANON_INLINE_MAX) {
 
-        /* so few that they came in one step: the value has them as they are */
+        /* few children, collected in one step: the value contains them */
 
         c->len = close->base;
 

@@ -17,7 +17,7 @@
 
 #define NGX_HTTP_IDEM_FORM_UNIT  3               /* group, name, value    */
 
-/* what a byte costs, in the unit of a step's work */
+/* the cost of a byte, in units of work */
 #define NGX_HTTP_IDEM_FORM_BYTE  4
 
 
@@ -35,10 +35,8 @@ struct ngx_http_idem_form_s {
     ngx_int_t                     rc;
     ngx_http_idem_form_stage_e    stage;
 
-    ngx_http_idem_canon_body_t    body;            /* begins with the name
-                                                      or value, as far as it
-                                                      was read: that is no
-                                                      longer              */
+    ngx_http_idem_canon_body_t    body;            /* the name or value is
+                                                      decoded to its start */
     size_t                        read;            /* bytes of the body   */
     size_t                        len;             /* of the name or value */
 

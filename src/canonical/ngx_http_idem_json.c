@@ -148,7 +148,7 @@ ngx_http_idem_json_member(ngx_http_idem_json_t *j, ngx_uint_t i)
 }
 
 
-/* one of those that are wanted; they are few */
+/* a member by its name; few are wanted, so all are compared */
 
 const ngx_http_idem_json_member_t *
 ngx_http_idem_json_named(ngx_http_idem_json_t *j, const ngx_str_t *name)

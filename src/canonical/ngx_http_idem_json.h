@@ -82,8 +82,8 @@ typedef struct {
     ngx_str_t                    *wanted;            /* top-level names, or
                                                         JSON Pointers     */
     ngx_uint_t                    nwanted;
-    ngx_str_t                    *included;          /* JSON Pointers: what
-                                                        of it counts      */
+    ngx_str_t                    *included;          /* JSON Pointers: only
+                                                        these count       */
     ngx_uint_t                    nincluded;
     ngx_str_t                    *redacted;          /* names, or pointers:
                                                         paths have a hash in
@@ -102,8 +102,8 @@ typedef struct {
 
 typedef struct {
     ngx_http_idem_json_kind_e     kind;
-    ngx_uint_t                    count;            /* 2: it came twice or
-                                                       more: ambiguous    */
+    ngx_uint_t                    count;            /* of occurrences; 2 is
+                                                       2 or more: ambiguous */
     ngx_str_t                     value;            /* characters of a
                                                        string, text of any
                                                        other scalar, empty
@@ -130,12 +130,12 @@ ngx_int_t ngx_http_idem_json_feed(ngx_http_idem_json_t *j,
     const u_char *p, size_t len);
 
 /*
- * For those who must not be busy for long: when all was fed, a step of what is
- * to do.  NGX_AGAIN, there is more; otherwise the same answers.
+ * Does one step of the work after all bytes were fed, so that the caller is
+ * not busy for long.  NGX_AGAIN: there is more; otherwise as above.
  */
 ngx_int_t ngx_http_idem_json_work(ngx_http_idem_json_t *j, size_t work);
 
-/* once, at the end of the body: all that is left to do; the same answers */
+/* does all remaining work, once, at the end of the body; returns as above */
 
 ngx_int_t ngx_http_idem_json_done(ngx_http_idem_json_t *j, u_char *digest);
 

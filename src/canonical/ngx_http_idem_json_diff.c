@@ -39,7 +39,7 @@ static ngx_int_t ngx_http_idem_json_open(
 static ngx_int_t ngx_http_idem_json_read(ngx_http_idem_json_reader_t *r);
 static ngx_int_t ngx_http_idem_json_field(
     ngx_http_idem_json_reader_t *r, ngx_str_t *field, size_t max);
-static void ngx_http_idem_json_tell(ngx_http_idem_json_diff_t *diff,
+static void ngx_http_idem_json_diff_set(ngx_http_idem_json_diff_t *diff,
     const ngx_http_idem_json_reader_t *one,
     const ngx_http_idem_json_reader_t *two);
 
@@ -85,7 +85,7 @@ ngx_http_idem_json_diff(const ngx_str_t *one, const ngx_str_t *two,
                     == 0);
 
         } else {
-            /* what a cut list does not have, may be what was cut */
+            /* a path that a cut list lacks may have been cut off */
 
             same = (order < 0) ? r2.cut : r1.cut;
         }
@@ -97,8 +97,8 @@ ngx_http_idem_json_diff(const ngx_str_t *one, const ngx_str_t *two,
                 return NGX_OK;
             }
 
-            ngx_http_idem_json_tell(&diff, order <= 0 ? &r1 : NULL,
-                                    order >= 0 ? &r2 : NULL);
+            ngx_http_idem_json_diff_set(&diff, order <= 0 ? &r1 : NULL,
+                                        order >= 0 ? &r2 : NULL);
 
             rc = handler(data, &diff);
             if (rc != NGX_OK) {
@@ -222,7 +222,7 @@ ngx_http_idem_json_read(ngx_http_idem_json_reader_t *r)
 }
 
 
-/* who is told of it has made room for no more than "max" */
+/* a field is "max" bytes at most: the handler's buffers have that size */
 
 static ngx_int_t
 ngx_http_idem_json_field(ngx_http_idem_json_reader_t *r,
@@ -250,7 +250,7 @@ ngx_http_idem_json_field(ngx_http_idem_json_reader_t *r,
 
 
 static void
-ngx_http_idem_json_tell(ngx_http_idem_json_diff_t *diff,
+ngx_http_idem_json_diff_set(ngx_http_idem_json_diff_t *diff,
     const ngx_http_idem_json_reader_t *one,
     const ngx_http_idem_json_reader_t *two)
 {

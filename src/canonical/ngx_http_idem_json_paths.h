@@ -134,8 +134,8 @@ typedef ngx_int_t (*ngx_http_idem_json_diff_pt)(void *data,
 
 /*
  * Calls "handler" for at most "max" paths that differ, sorted by path; "more"
- * is set if there are others, or may be, since a list is cut.  Of cut lists
- * only changes are told: that a path is not in them says nothing.
+ * is set if there are others, or may be, since a list is cut.  A path
+ * that a cut list lacks is not reported: it may have been cut off.
  *
  * NGX_OK; NGX_DECLINED if "one" or "two" is not a list, or they were made
  * with different secrets: then nothing was called; or what "handler"

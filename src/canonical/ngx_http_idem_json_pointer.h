@@ -27,11 +27,11 @@
 typedef struct {
     const ngx_str_t                     *list;
     ngx_uint_t                           n;
-    ngx_uint_t                          *reached;  /* so many tokens of each
-                                                      are where we are    */
+    ngx_uint_t                          *reached;  /* matched tokens of each
+                                                      pointer             */
     ngx_uint_t                           inside;   /* depth of the container
-                                                      of what was met, or 0 */
-    unsigned                             pointers:1; /* there are some    */
+                                                      of the match, or 0  */
+    unsigned                             pointers:1; /* not names only    */
     unsigned                             top:1;    /* names are those of the
                                                       document's own members */
 } ngx_http_idem_json_track_t;

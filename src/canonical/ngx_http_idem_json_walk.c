@@ -398,7 +398,7 @@ ngx_http_idem_json_close_finish(ngx_http_idem_json_walk_t *w)
 }
 
 
-/* it is one value on the stack now */
+/* a container has ended, and is one value on the stack now */
 
 static int
 ngx_http_idem_json_ended(ngx_http_idem_json_walk_t *w)

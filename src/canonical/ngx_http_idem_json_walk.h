@@ -60,8 +60,8 @@ typedef struct {
     size_t                        hidden_base;     /* of what is left out */
 
     ngx_http_idem_json_track_t    tracks[NGX_HTTP_IDEM_JSON_TRACKS];
-    ngx_http_idem_json_member_t  *members;         /* that are wanted     */
-    ngx_http_idem_json_member_t  *parts;           /* that are included   */
+    ngx_http_idem_json_member_t  *members;         /* wanted members      */
+    ngx_http_idem_json_member_t  *parts;           /* included members    */
 
     ngx_http_idem_json_paths_t   *paths;           /* NULL: not asked for */
     ngx_uint_t                    folded;          /* depth of the array
@@ -89,7 +89,7 @@ void ngx_http_idem_json_walk_destroy(ngx_http_idem_json_walk_t *w);
 ngx_int_t ngx_http_idem_json_close_step(ngx_http_idem_json_walk_t *w,
     size_t work);
 
-/* ..._json_members.c: values that somebody wants, and those that count */
+/* ..._json_members.c: values of wanted members, and of included ones */
 
 ngx_int_t ngx_http_idem_json_members(ngx_http_idem_json_walk_t *w,
     ngx_http_idem_json_member_t **members, ngx_uint_t n);

@@ -38,7 +38,7 @@
 #include "canonical/ngx_http_idem_json_parser.h"
 
 
-/* what a byte costs, in the unit of a step's work */
+/* the cost of a byte, in units of work */
 #define NGX_HTTP_IDEM_YAJL_BYTE  4
 
 
@@ -62,7 +62,7 @@ typedef struct {
     ngx_queue_t                         blocks;   /* yajl's memory        */
     jmp_buf                             no_memory;
 
-    const u_char                       *text;     /* what is left of it   */
+    const u_char                       *text;     /* not parsed yet       */
     const u_char                       *last;
 } ngx_http_idem_yajl_t;
 

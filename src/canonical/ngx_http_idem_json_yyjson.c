@@ -24,7 +24,7 @@
 #include "canonical/ngx_http_idem_json_parser.h"
 
 
-/* what an event costs, in the unit of a step's work; and 1 for some bytes */
+/* the cost of an event, and the bytes that cost 1, in units of work */
 #define NGX_HTTP_IDEM_YYJSON_EVENT  8
 #define NGX_HTTP_IDEM_YYJSON_BYTES  4
 
@@ -61,7 +61,7 @@ typedef struct {
     const u_char                       *rest;     /* of a text in pieces: */
     const u_char                       *end;      /* to be parsed yet     */
 
-    u_char                             *piece;    /* that "doc" is of     */
+    u_char                             *piece;    /* text of "doc"        */
     size_t                              piece_size;
     yyjson_doc                         *doc;
     yyjson_val                         *next;     /* whose event is next, or
@@ -559,7 +559,7 @@ ngx_http_idem_yyjson_value(ngx_http_idem_yyjson_t *y, yyjson_val *v)
 }
 
 
-/* that there is a frame for it is up to the event, which counts them */
+/* the event limits the depth, so there is a frame for the container */
 
 static int
 ngx_http_idem_yyjson_open(ngx_http_idem_yyjson_t *y, yyjson_val *v,

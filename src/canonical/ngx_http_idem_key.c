@@ -425,7 +425,7 @@ ngx_http_idem_key_check(const ngx_http_idem_key_format_t *format,
         return ngx_http_idem_key_check_uuid(key, 1);
 
     case NGX_HTTP_IDEM_KEY_STRING:
-        /* what would make it look like an Item or a List has to be quoted */
+        /* characters of an Item or a List have to be quoted */
 
         for (p = key->data; p < last; p++) {
             if (*p < 0x20 || *p > 0x7e

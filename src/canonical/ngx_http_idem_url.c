@@ -200,7 +200,7 @@ ngx_http_idem_url_path(u_char *dst, u_char *p, u_char *last)
 
     end = ngx_http_idem_url_escape(dst, p, last);
 
-    /* in place: what is written is never ahead of what is read */
+    /* in place: the result is never longer than its source */
 
     for (src = start; src < end; src = segment) {
 

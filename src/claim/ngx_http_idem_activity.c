@@ -195,7 +195,7 @@ ngx_http_idem_activity_init_process(ngx_cycle_t *cycle)
  */
 
 ngx_int_t
-ngx_http_idem_activity_look(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
+ngx_http_idem_activity_read(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_str_t *scope, u_char *identity)
 {
     u_char                           hash[NGX_HTTP_IDEM_HASH_LEN];

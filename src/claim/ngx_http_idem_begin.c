@@ -67,7 +67,7 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_cover_t  *cover;
 
     if (ctx->claims.lease == 0) {
-        ngx_http_idem_terms(r, ctx);
+        ngx_http_idem_claims_eval(r, ctx);
     }
 
     for (i = 0; i < ctx->claims.ncovers; i++) {
@@ -89,7 +89,7 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             }
         }
 
-        if ((cover->taken && !cover->unconfirmed)
+        if ((cover->acquired && !cover->unconfirmed)
             || cover == ctx->claims.replayed)
         {
             continue;
@@ -100,7 +100,7 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         switch (op->result) {
 
         case NGX_HTTP_IDEM_ACQUIRED:
-            ngx_http_idem_taken(cover);
+            ngx_http_idem_lock_acquired(cover);
             break;
 
         case NGX_HTTP_IDEM_FOUND:
@@ -150,7 +150,7 @@ ngx_http_idem_begin_submit(ngx_http_idem_cover_t *cover)
     ngx_http_idem_op_prepare(cover, &cover->op, NGX_HTTP_IDEM_OP_BEGIN);
     cover->op.handler = ngx_http_idem_begin_handler;
 
-    if (cover->taken) {
+    if (cover->acquired) {
         /* ask all stores again, as the first begin did */
         cover->op.where = NULL;
     }
@@ -238,7 +238,7 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return ngx_http_idem_found(r, ctx->claims.replayed);
     }
 
-    cover = ngx_http_idem_lapsed(ctx);
+    cover = ngx_http_idem_lock_lapsed(ctx);
 
     if (cover) {
         return ngx_http_idem_begin_again(r, cover);
@@ -275,7 +275,7 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     /* a record that this request waited for was released: forget it */
 
     ctx->answer.original_time = 0;
-    ctx->answer.met = NULL;
+    ctx->answer.cover = NULL;
 
     if (!ctx->claims.unprotected) {
         ngx_http_idem_metrics_created(ctx->conf->store->metrics,
@@ -296,8 +296,8 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * "taken" stays set until the reply: if the lock is lost by now, the parts of
- * it in other stores are released
+ * "acquired" stays set until the reply: if the lock is lost by now, its parts
+ * in other stores are released
  */
 
 static ngx_int_t
@@ -357,13 +357,13 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     ctx->claims.unprotected = 0;
     ctx->answer.original_time = found->claim.time;
-    ctx->answer.met = cover;
+    ctx->answer.cover = cover;
 
     if (!ngx_http_idem_same_request(cover, &found->claim)) {
         ctx->answer.details = found->details;
         ngx_http_idem_labels_skip(&ctx->answer.details);
-        ctx->answer.foreign |= ngx_http_idem_is_hidden(r, ctx, found);
-        ctx->answer.foreign |= ngx_http_idem_details_hidden(r, ctx,
+        ctx->answer.undisclosed |= ngx_http_idem_is_hidden(r, ctx, found);
+        ctx->answer.undisclosed |= ngx_http_idem_details_hidden(r, ctx,
                                                        &ctx->answer.details);
 
         return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
@@ -428,7 +428,7 @@ ngx_uint_t
 ngx_http_idem_same_request(ngx_http_idem_cover_t *cover,
     ngx_http_idem_claim_t *claim)
 {
-    cover->ctx->answer.foreign = !ngx_http_idem_claim_same_identity(claim,
+    cover->ctx->answer.undisclosed = !ngx_http_idem_claim_same_identity(claim,
                                                               &cover->claim);
 
     return ngx_http_idem_claim_same(claim, &cover->claim,
@@ -449,7 +449,7 @@ ngx_http_idem_unusable(ngx_http_idem_cover_t *cover)
 
         /* under "lease" the rest of the lease */
 
-        if (!ngx_http_idem_holds(ctx)) {
+        if (!ngx_http_idem_is_hold(ctx)) {
             ctx->answer.retryable = 1;
             ctx->answer.retry_after = cover->op.found.left;
         }
@@ -489,7 +489,7 @@ ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found)
      * one may share a member with it and none with the original.
      */
 
-    if (!cover->taken || cover->derived) {
+    if (!cover->acquired || cover->derived) {
         return;
     }
 
@@ -518,7 +518,7 @@ ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found)
     op->response = cl;
     op->size = found->response.len;
 
-    cover->taken = 0;
+    cover->acquired = 0;
 
     (void) ngx_http_idem_op_detach(op);
 }

@@ -65,7 +65,7 @@ typedef struct {
     unsigned                derived:1;
     unsigned                reject:1;           /* duplicates: no replay    */
     unsigned                asked:1;            /* 0: begin is to be sent   */
-    unsigned                taken:1;            /* this request holds the
+    unsigned                acquired:1;         /* this request holds the
                                                    lock                     */
     unsigned                unconfirmed:1;      /* the lease may be over:
                                                    begin is repeated        */
@@ -123,7 +123,7 @@ typedef struct {
                                                    begin's reply was read   */
     ngx_uint_t               commits;           /* in flight, and releases  */
 
-    unsigned                 holding:1;         /* the locks are renewed    */
+    unsigned                 renewing:1;        /* the locks are renewed    */
     unsigned                 expired:1;         /* a record had expired     */
     unsigned                 unprotected:1;     /* the store does not
                                                    reply: the locks are in
@@ -170,17 +170,18 @@ ngx_uint_t ngx_http_idem_same_request(
 #define ngx_http_idem_key_alone(cover)                                        \
     ((cover)->ctx->conf->fingerprint->mode == NGX_HTTP_IDEM_FINGERPRINT_OFF)
 
-void ngx_http_idem_terms(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_claims_eval(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
     ngx_http_idem_op_t *op, ngx_http_idem_op_e kind);
 ngx_http_idem_op_t *ngx_http_idem_op_own(ngx_http_idem_cover_t *cover,
     ngx_http_idem_op_e kind);
 void ngx_http_idem_op_failed(ngx_http_idem_cover_t *cover,
     ngx_http_idem_op_t *op);
-void ngx_http_idem_taken(ngx_http_idem_cover_t *cover);
-void ngx_http_idem_locked(ngx_http_idem_cover_t *cover,
+void ngx_http_idem_lock_acquired(ngx_http_idem_cover_t *cover);
+void ngx_http_idem_lock_extended(ngx_http_idem_cover_t *cover,
     ngx_http_idem_op_t *op);
-ngx_http_idem_cover_t *ngx_http_idem_lapsed(ngx_http_idem_ctx_t *ctx);
+ngx_http_idem_cover_t *ngx_http_idem_lock_lapsed(ngx_http_idem_ctx_t *ctx);
 ngx_msec_t ngx_http_idem_commit_ttl(ngx_http_idem_cover_t *cover);
 
 /* ..._settle.c */
@@ -223,7 +224,7 @@ ngx_uint_t ngx_http_idem_waiters_all(void);
 
 ngx_int_t ngx_http_idem_activity_zone(ngx_conf_t *cf);
 void ngx_http_idem_activity_init_process(ngx_cycle_t *cycle);
-ngx_int_t ngx_http_idem_activity_look(ngx_http_request_t *r,
+ngx_int_t ngx_http_idem_activity_read(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *scope, u_char *identity);
 void ngx_http_idem_activity_count(ngx_http_idem_activity_t *activity);
 
@@ -237,7 +238,7 @@ ngx_uint_t ngx_http_idem_replays_count(ngx_http_idem_cover_t *cover,
  * Returns the number of replays so far and the time of the replayed response
  * (0 if there was none), or NGX_DECLINED if replays are not counted.
  */
-ngx_int_t ngx_http_idem_replays_look(u_char *id, ngx_uint_t *count,
+ngx_int_t ngx_http_idem_replays_read(u_char *id, ngx_uint_t *count,
     uint64_t *original);
 
 /* ..._renew.c */

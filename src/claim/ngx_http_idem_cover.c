@@ -63,7 +63,7 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (ngx_http_idem_value(r, ctx->conf->scope, &scope) != NGX_OK
         || ngx_http_idem_identity(r, ctx->conf, identity) != NGX_OK
         || (ctx->conf->activity
-            && ngx_http_idem_activity_look(r, ctx, &scope, identity)
+            && ngx_http_idem_activity_read(r, ctx, &scope, identity)
                != NGX_OK))
     {
         return NGX_ERROR;
@@ -309,7 +309,8 @@ ngx_http_idem_cover_stored(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_uint_t              i, elsewhere;
     ngx_http_idem_cover_t  *cover;
 
-    elsewhere = ngx_http_idem_is_led(r) || ngx_http_idem_servers_apart(r);
+    elsewhere = ngx_http_idem_is_redirected(r)
+                || ngx_http_idem_server_by_address(r);
 
     if (!elsewhere && !ctx->conf->labels) {
         return NGX_OK;

@@ -45,7 +45,7 @@ static void ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover,
  */
 
 void
-ngx_http_idem_terms(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_claims_eval(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ctx->claims.lease = ngx_http_idem_time(r, &ctx->conf->lease,
                                     "idempotency_lease");
@@ -162,7 +162,7 @@ ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
 
     if (kind == NGX_HTTP_IDEM_OP_BEGIN) {
 
-        if (!cover->taken) {
+        if (!cover->acquired) {
             ngx_http_idem_token(cover->token);
             op->lock.stray = 0;
         }
@@ -206,7 +206,7 @@ ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
 
     op->where = cover->where;
     op->lease = ctx->claims.lease;
-    op->hold = ngx_http_idem_holds(ctx);
+    op->hold = ngx_http_idem_is_hold(ctx);
     op->grace = cover->derived ? ngx_max(ctx->claims.grace,
                                          NGX_HTTP_IDEM_DERIVED_GRACE)
                                : ctx->claims.grace;
@@ -231,12 +231,12 @@ ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
 /* begin acquired the lock */
 
 void
-ngx_http_idem_taken(ngx_http_idem_cover_t *cover)
+ngx_http_idem_lock_acquired(ngx_http_idem_cover_t *cover)
 {
-    cover->taken = 1;
+    cover->acquired = 1;
     cover->where = cover->op.where;
 
-    ngx_http_idem_locked(cover, &cover->op);
+    ngx_http_idem_lock_extended(cover, &cover->op);
 }
 
 
@@ -248,7 +248,8 @@ ngx_http_idem_taken(ngx_http_idem_cover_t *cover)
  */
 
 void
-ngx_http_idem_locked(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
+ngx_http_idem_lock_extended(ngx_http_idem_cover_t *cover,
+    ngx_http_idem_op_t *op)
 {
     cover->locked_until = op->sent_at
                           + (op->hold ? ngx_http_idem_lock_life(op)
@@ -259,7 +260,7 @@ ngx_http_idem_locked(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
 /* a cover whose lease may be over, or NULL */
 
 ngx_http_idem_cover_t *
-ngx_http_idem_lapsed(ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_lock_lapsed(ngx_http_idem_ctx_t *ctx)
 {
     ngx_uint_t              i;
     ngx_http_idem_cover_t  *cover;
@@ -271,7 +272,7 @@ ngx_http_idem_lapsed(ngx_http_idem_ctx_t *ctx)
     for (i = 0; i < ctx->claims.ncovers; i++) {
         cover = &ctx->claims.covers[i];
 
-        if (cover->taken
+        if (cover->acquired
             && (ngx_msec_int_t) (cover->locked_until - ngx_current_msec) <= 0)
         {
             return cover;
@@ -333,7 +334,7 @@ ngx_http_idem_op_failed(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
 
     if (!commit) {
 
-        /* of each request that runs, three times in a lease */
+        /* each running request renews three times in a lease */
 
         ngx_http_idem_log_repeated(NGX_LOG_WARN, op->log, cover->id,
                       "idempotency: a lease could not be renewed in store "

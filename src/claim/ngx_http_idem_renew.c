@@ -91,7 +91,7 @@ ngx_http_idem_renew_start(ngx_http_idem_ctx_t *ctx)
     }
 
     ctx->claims.renew_at = ngx_current_msec + ctx->claims.lease / 3;
-    ctx->claims.holding = 1;
+    ctx->claims.renewing = 1;
 
     ngx_queue_insert_tail(&ngx_http_idem_holders, &ctx->claims.holder);
     ngx_http_idem_nholders++;
@@ -112,7 +112,7 @@ ngx_http_idem_renew_stop(ngx_http_idem_ctx_t *ctx)
     ngx_uint_t              i;
     ngx_http_idem_cover_t  *cover;
 
-    ctx->claims.holding = 0;
+    ctx->claims.renewing = 0;
 
     ngx_queue_remove(&ctx->claims.holder);
     ngx_http_idem_nholders--;
@@ -268,7 +268,7 @@ ngx_http_idem_renew_concerns(ngx_http_idem_ctx_t *ctx,
         name = (cover->where && cover->where->name.len)
                ? &cover->where->name : &ctx->conf->store->name;
 
-        if (cover->taken && !cover->lost
+        if (cover->acquired && !cover->lost
             && ngx_http_idem_same_text(name, &store->name)
             && (concerns == NULL || concerns(data, cover->id)))
         {
@@ -293,7 +293,7 @@ ngx_http_idem_renew(ngx_http_idem_ctx_t *ctx)
 
         /* the previous renewal may still be pending */
 
-        if (!cover->taken || cover->lost || op->pending) {
+        if (!cover->acquired || cover->lost || op->pending) {
             continue;
         }
 
@@ -320,7 +320,7 @@ ngx_http_idem_renewed(ngx_http_idem_op_t *op)
     }
 
     if (op->result == NGX_HTTP_IDEM_OK) {
-        ngx_http_idem_locked(cover, op);
+        ngx_http_idem_lock_extended(cover, op);
         ngx_http_idem_metrics_count(op->store->metrics,
                                     NGX_HTTP_IDEM_COUNT_RENEWALS);
         return;

@@ -126,7 +126,7 @@ ngx_http_idem_replays_count(ngx_http_idem_cover_t *cover, uint64_t original)
 
 
 ngx_int_t
-ngx_http_idem_replays_look(u_char *id, ngx_uint_t *count, uint64_t *original)
+ngx_http_idem_replays_read(u_char *id, ngx_uint_t *count, uint64_t *original)
 {
     ngx_http_idem_replays_entry_t  *e;
 

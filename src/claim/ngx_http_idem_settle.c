@@ -50,11 +50,11 @@ ngx_http_idem_claims_commit(ngx_http_idem_ctx_t *ctx, ngx_chain_t *response,
         cover = &ctx->claims.covers[i];
         op = &cover->op;
 
-        if (!cover->taken) {
+        if (!cover->acquired) {
             continue;
         }
 
-        cover->taken = 0;
+        cover->acquired = 0;
 
         ngx_http_idem_op_prepare(cover, op, NGX_HTTP_IDEM_OP_COMMIT);
 
@@ -193,11 +193,11 @@ ngx_http_idem_settle_all(ngx_http_idem_ctx_t *ctx, ngx_http_idem_op_e kind,
     for (i = 0; i < ctx->claims.ncovers; i++) {
         cover = &ctx->claims.covers[i];
 
-        if (!cover->taken) {
+        if (!cover->acquired) {
             continue;
         }
 
-        cover->taken = 0;
+        cover->acquired = 0;
         cover->asked = 0;
 
         op = ngx_http_idem_op_own(cover, kind);

@@ -396,7 +396,7 @@ ngx_http_idem_watch_begun(ngx_http_idem_op_t *op)
         watch->gone = 0;
         watch->local = 0;
         ngx_http_idem_watch_leased(watch, ctx->claims.lease);
-        ngx_http_idem_taken(cover);
+        ngx_http_idem_lock_acquired(cover);
         ngx_http_idem_ready(ctx);
         break;
 
@@ -637,7 +637,7 @@ static void
 ngx_http_idem_ready(ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_idem_wait_end(ctx,
-                           ctx->wait.cover->taken
+                           ctx->wait.cover->acquired
                                ? NGX_HTTP_IDEM_WAITED_ACQUIRED
                                : NGX_HTTP_IDEM_WAITED_ANSWERED);
 

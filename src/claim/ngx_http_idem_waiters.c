@@ -22,7 +22,6 @@
 #include <ngx_http.h>
 
 #include "claim/ngx_http_idem_claim.h"
-#include "record/ngx_http_idem_record.h"
 #include "store/zone/ngx_http_idem_mutex.h"
 #include "store/zone/ngx_http_idem_shared.h"
 

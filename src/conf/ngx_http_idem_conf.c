@@ -23,6 +23,18 @@
 #define NGX_HTTP_IDEM_MAX_RESPONSE  (1024 * 1024)
 
 
+static char *ngx_http_idem_merge_location(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *conf, ngx_http_idem_loc_conf_t *prev);
+static void ngx_http_idem_merge_request(ngx_http_idem_loc_conf_t *conf,
+    ngx_http_idem_loc_conf_t *prev);
+static void ngx_http_idem_merge_record(ngx_http_idem_loc_conf_t *conf,
+    ngx_http_idem_loc_conf_t *prev);
+static void ngx_http_idem_merge_response(ngx_http_idem_loc_conf_t *conf,
+    ngx_http_idem_loc_conf_t *prev);
+static void ngx_http_idem_merge_events(ngx_http_idem_loc_conf_t *conf,
+    ngx_http_idem_loc_conf_t *prev);
+static char *ngx_http_idem_init_loc_conf(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *conf);
 static char *ngx_http_idem_default_values(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
 static char *ngx_http_idem_default_names(ngx_conf_t *cf,
@@ -144,6 +156,25 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_http_idem_loc_conf_t  *prev = parent;
     ngx_http_idem_loc_conf_t  *conf = child;
 
+    if (ngx_http_idem_merge_location(cf, conf, prev) != NGX_CONF_OK) {
+        return NGX_CONF_ERROR;
+    }
+
+    ngx_http_idem_merge_request(conf, prev);
+    ngx_http_idem_merge_record(conf, prev);
+    ngx_http_idem_merge_response(conf, prev);
+    ngx_http_idem_merge_events(conf, prev);
+
+    return conf->store ? ngx_http_idem_init_loc_conf(cf, conf) : NGX_CONF_OK;
+}
+
+
+/* whether the module is on, and what the location is beside that */
+
+static char *
+ngx_http_idem_merge_location(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
+    ngx_http_idem_loc_conf_t *prev)
+{
     ngx_http_core_loc_conf_t  *clcf;
 
     /* "if" and "limit_except" blocks count as the location around them */
@@ -164,6 +195,7 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
         }
     }
 
+    conf->clcf = clcf;
     conf->place = ngx_http_idem_conf_place(clcf, prev->place);
 
     if (clcf->post_action.data) {
@@ -188,6 +220,17 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     }
 
     ngx_conf_merge_ptr_value(conf->store, prev->store, NULL);
+
+    return NGX_CONF_OK;
+}
+
+
+/* which requests are covered, and what tells them apart */
+
+static void
+ngx_http_idem_merge_request(ngx_http_idem_loc_conf_t *conf,
+    ngx_http_idem_loc_conf_t *prev)
+{
     ngx_conf_merge_ptr_value(conf->keys, prev->keys, NULL);
 
     if (conf->key_format == NGX_CONF_UNSET_PTR) {
@@ -200,23 +243,22 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_ptr_value(conf->required, prev->required, NULL);
     ngx_conf_merge_ptr_value(conf->methods, prev->methods, NULL);
     ngx_conf_merge_ptr_value(conf->bypass, prev->bypass, NULL);
+    ngx_conf_merge_ptr_value(conf->dry_run, prev->dry_run, NULL);
     ngx_conf_merge_ptr_value(conf->scope, prev->scope, NULL);
     ngx_conf_merge_ptr_value(conf->identity, prev->identity, NULL);
     ngx_conf_merge_ptr_value(conf->fingerprint, prev->fingerprint,
                              &ngx_http_idem_canonical_default);
-    ngx_http_idem_merge_choice(&conf->conflict_detail, &prev->conflict_detail,
-                               NGX_HTTP_IDEM_JSON_DETAIL_OFF);
-    ngx_http_idem_merge_choice(&conf->expired_grace, &prev->expired_grace, 0);
-    ngx_conf_merge_ptr_value(conf->replay_json, prev->replay_json, NULL);
-
-    if (ngx_http_idem_is_unset(&conf->compress)) {
-        conf->compress_min = prev->compress_min;
-    }
-
-    ngx_http_idem_merge_choice(&conf->compress, &prev->compress, 0);
     ngx_conf_merge_ptr_value(conf->dedupe, prev->dedupe, NULL);
     ngx_conf_merge_value(conf->activity, prev->activity, 0);
+}
 
+
+/* the life of a record, and requests that find it in progress */
+
+static void
+ngx_http_idem_merge_record(ngx_http_idem_loc_conf_t *conf,
+    ngx_http_idem_loc_conf_t *prev)
+{
     ngx_http_idem_merge_choice(&conf->ttl, &prev->ttl, NGX_HTTP_IDEM_TTL);
 
     if (ngx_http_idem_is_unset(&conf->ttl_header_max)) {
@@ -225,7 +267,7 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     ngx_http_idem_merge_choice(&conf->ttl_header_max, &prev->ttl_header_max,
                                0);
-
+    ngx_http_idem_merge_choice(&conf->expired_grace, &prev->expired_grace, 0);
     ngx_http_idem_merge_choice(&conf->lease, &prev->lease,
                                NGX_HTTP_IDEM_LEASE);
     ngx_http_idem_merge_choice(&conf->wait, &prev->wait,
@@ -234,9 +276,27 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
                                NGX_HTTP_IDEM_MAX_WAITERS);
     ngx_http_idem_merge_choice(&conf->retry_after, &prev->retry_after,
                                NGX_HTTP_IDEM_RETRY_AFTER);
+    ngx_http_idem_merge_choice(&conf->on_store_error, &prev->on_store_error,
+                               NGX_HTTP_IDEM_ON_ERROR_FAIL);
+    ngx_http_idem_merge_choice(&conf->unknown_outcome, &prev->unknown_outcome,
+                               NGX_HTTP_IDEM_UNKNOWN_LEASE);
+}
 
+
+/* what is kept of a response, how it is replayed, and the module's answers */
+
+static void
+ngx_http_idem_merge_response(ngx_http_idem_loc_conf_t *conf,
+    ngx_http_idem_loc_conf_t *prev)
+{
     ngx_http_idem_merge_choice(&conf->max_response, &prev->max_response,
                                NGX_HTTP_IDEM_MAX_RESPONSE);
+
+    if (ngx_http_idem_is_unset(&conf->compress)) {
+        conf->compress_min = prev->compress_min;
+    }
+
+    ngx_http_idem_merge_choice(&conf->compress, &prev->compress, 0);
 
     if (conf->keep_status == NGX_CONF_UNSET_PTR) {
         conf->keep_values = prev->keep_values;
@@ -249,8 +309,6 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     }
 
     ngx_conf_merge_ptr_value(conf->keep_json, prev->keep_json, NULL);
-    ngx_http_idem_merge_choice(&conf->on_store_error, &prev->on_store_error,
-                               NGX_HTTP_IDEM_ON_ERROR_FAIL);
 
     if (ngx_http_idem_is_unset(&conf->stream)) {
         conf->stream_types = prev->stream_types;
@@ -258,16 +316,26 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     ngx_http_idem_merge_choice(&conf->stream, &prev->stream,
                                NGX_HTTP_IDEM_STREAM_TEE);
-    ngx_http_idem_merge_choice(&conf->unknown_outcome, &prev->unknown_outcome,
-                               NGX_HTTP_IDEM_UNKNOWN_LEASE);
-    ngx_http_idem_merge_choice(&conf->conflict_status, &prev->conflict_status,
-                               NGX_HTTP_CONFLICT);
-    ngx_http_idem_merge_choice(&conf->replay_status, &prev->replay_status, 0);
     ngx_conf_merge_ptr_value(conf->hide_headers, prev->hide_headers, NULL);
     ngx_conf_merge_ptr_value(conf->keep_headers, prev->keep_headers, NULL);
+    ngx_conf_merge_ptr_value(conf->replay_json, prev->replay_json, NULL);
+    ngx_http_idem_merge_choice(&conf->replay_status, &prev->replay_status, 0);
+    ngx_http_idem_merge_choice(&conf->conflict_status, &prev->conflict_status,
+                               NGX_HTTP_CONFLICT);
+    ngx_http_idem_merge_choice(&conf->conflict_detail, &prev->conflict_detail,
+                               NGX_HTTP_IDEM_JSON_DETAIL_OFF);
     ngx_http_idem_merge_choice(&conf->headers, &prev->headers, 1);
     ngx_http_idem_merge_choice(&conf->error_body, &prev->error_body, 1);
-    ngx_conf_merge_ptr_value(conf->dry_run, prev->dry_run, NULL);
+    ngx_conf_merge_ptr_value(conf->documentation, prev->documentation, NULL);
+}
+
+
+/* events, and the group of the figures */
+
+static void
+ngx_http_idem_merge_events(ngx_http_idem_loc_conf_t *conf,
+    ngx_http_idem_loc_conf_t *prev)
+{
     ngx_conf_merge_ptr_value(conf->log, prev->log, NULL);
     ngx_conf_merge_ptr_value(conf->tenant, prev->tenant, NULL);
 
@@ -278,32 +346,27 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_ptr_value(conf->actor, prev->actor, NULL);
     ngx_conf_merge_ptr_value(conf->log_fields, prev->log_fields, NULL);
     ngx_conf_merge_ptr_value(conf->redacted, prev->redacted, NULL);
-    ngx_conf_merge_ptr_value(conf->documentation, prev->documentation, NULL);
 
     if (conf->group_name.len == 0 && conf->group_value == NULL) {
         conf->group_name = prev->group_name;
         conf->group_value = prev->group_value;
         conf->group_named = prev->group_named;
     }
+}
 
-    if (conf->store == NULL) {
-        return NGX_CONF_OK;
-    }
 
-    conf->clcf = clcf;
+/* completes and checks a location that has a store */
 
+static char *
+ngx_http_idem_init_loc_conf(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
+{
     if (ngx_http_idem_check_activity(cf, conf) != NGX_CONF_OK
         || ngx_http_idem_conf_pages(cf) != NGX_OK
-        || ngx_http_idem_conf_server(cf) != NGX_OK)
-    {
-        return NGX_CONF_ERROR;
-    }
-
-    /* allocate defaults only where the module is enabled */
-
-    if (ngx_http_idem_default_values(cf, conf) != NGX_CONF_OK
+        || ngx_http_idem_conf_server(cf) != NGX_OK
+        || ngx_http_idem_default_values(cf, conf) != NGX_CONF_OK
         || ngx_http_idem_default_names(cf, conf) != NGX_CONF_OK
-        || ngx_http_idem_body_options(cf, conf) != NGX_OK)
+        || ngx_http_idem_body_options(cf, conf) != NGX_OK
+        || ngx_http_idem_merge_group(cf, conf) != NGX_OK)
     {
         return NGX_CONF_ERROR;
     }
@@ -312,10 +375,6 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     if (conf->store->log == NULL) {
         conf->store->log = conf->log;
-    }
-
-    if (ngx_http_idem_merge_group(cf, conf) != NGX_OK) {
-        return NGX_CONF_ERROR;
     }
 
     conf->early = ngx_http_idem_early(conf);

@@ -46,7 +46,7 @@ typedef enum {
 } ngx_http_idem_unit_e;
 
 
-/* what a directive may be: one of some names, a number, a time or a size */
+/* valid values of a directive: names, and numbers, times or sizes */
 
 typedef struct {
     char                            *valid;      /* for error messages      */
@@ -58,7 +58,7 @@ typedef struct {
 } ngx_http_idem_choices_t;
 
 
-/* one of these, which may differ by request */
+/* a value of a directive, which may differ by request */
 
 typedef struct {
     ngx_http_complex_value_t        *complex;    /* NULL: a constant        */
@@ -225,7 +225,7 @@ typedef struct {
     ngx_uint_t                       stats;      /* statistics are served   */
     unsigned                         any_page:1;
     unsigned                         uri_page:1;
-    unsigned                         apart:1;    /* servers, by addresses   */
+    unsigned                         by_address:1; /* select servers        */
 } ngx_http_idem_main_conf_t;
 
 
@@ -350,7 +350,9 @@ char *ngx_http_idem_conf_member(ngx_conf_t *cf, ngx_str_t *value,
     ngx_str_t *name);
 ngx_uint_t ngx_http_idem_conf_option(ngx_str_t *value, const char *name,
     ngx_str_t *text);
-ngx_int_t ngx_http_idem_conf_none(ngx_conf_t *cf, ngx_array_t **list);
+ngx_uint_t ngx_http_idem_conf_is_off(ngx_conf_t *cf);
+char *ngx_http_idem_conf_list_off(ngx_conf_t *cf, ngx_array_t **list,
+    const char *usage);
 char *ngx_http_idem_conf_once(ngx_conf_t *cf, ngx_uint_t first);
 ngx_uint_t ngx_http_idem_conf_next(ngx_str_t *list, ngx_str_t *name);
 void *ngx_http_idem_conf_add(ngx_conf_t *cf, ngx_array_t **array,
@@ -401,7 +403,7 @@ uint64_t ngx_http_idem_conf_place(ngx_http_core_loc_conf_t *clcf,
     uint64_t outer);
 ngx_int_t ngx_http_idem_conf_server(ngx_conf_t *cf);
 void ngx_http_idem_conf_servers(ngx_conf_t *cf);
-ngx_uint_t ngx_http_idem_servers_apart(ngx_http_request_t *r);
+ngx_uint_t ngx_http_idem_server_by_address(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_server_id(ngx_http_request_t *r, uint64_t *id);
 ngx_http_idem_server_t *ngx_http_idem_other_server(ngx_http_request_t *r,
     uint64_t id);

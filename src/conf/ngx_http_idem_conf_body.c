@@ -29,9 +29,10 @@ static void ngx_http_idem_names(ngx_array_t *array, ngx_str_t **names,
     ngx_uint_t *n);
 static void ngx_http_idem_scheme_names(uint32_t *crc, ngx_array_t *names,
     const char *before, const char *behind);
-static ngx_int_t ngx_http_idem_wanted(ngx_http_idem_loc_conf_t *conf,
+static ngx_int_t ngx_http_idem_members_collect(ngx_http_idem_loc_conf_t *conf,
     ngx_array_t *wanted);
-static ngx_int_t ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name);
+static ngx_int_t ngx_http_idem_member_add(ngx_array_t *wanted,
+    ngx_str_t *name);
 
 
 static ngx_conf_enum_t  ngx_http_idem_modes[] = {
@@ -169,21 +170,13 @@ ngx_http_idem_conf_replay_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    switch (ngx_http_idem_conf_none(cf, &ilcf->replay_json)) {
-
-    case NGX_OK:
-        return NGX_CONF_OK;
-
-    case NGX_ABORT:
-        return "is duplicate";
-
-    default: /* NGX_DECLINED */
-        break;
+    if (cf->args->nelts == 2) {
+        return ngx_http_idem_conf_list_off(cf, &ilcf->replay_json,
+                             "it is a member and its value, or \"off\"");
     }
 
-    if (cf->args->nelts == 2) {
-        return ngx_http_idem_conf_invalid(cf, &value[1],
-                             "it is a member and its value, or \"off\"");
+    if (ilcf->replay_json == NULL) {
+        return "is duplicate";
     }
 
     member = ngx_http_idem_conf_add(cf, &ilcf->replay_json,
@@ -253,7 +246,8 @@ ngx_http_idem_conf_keep_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return "is duplicate";
     }
 
-    if (ngx_http_idem_conf_none(cf, &ilcf->keep_json) == NGX_OK) {
+    if (ngx_http_idem_conf_is_off(cf)) {
+        ilcf->keep_json = NULL;
         return NGX_CONF_OK;
     }
 
@@ -351,7 +345,7 @@ ngx_http_idem_conf_compress(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* what to find in request bodies, and how they count */
+/* members to find in request bodies, and the canonical form of bodies */
 
 ngx_int_t
 ngx_http_idem_body_options(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
@@ -362,7 +356,9 @@ ngx_http_idem_body_options(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 
     wanted = ngx_array_create(cf->pool, 4, sizeof(ngx_str_t));
 
-    if (wanted == NULL || ngx_http_idem_wanted(conf, wanted) != NGX_OK) {
+    if (wanted == NULL
+        || ngx_http_idem_members_collect(conf, wanted) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
@@ -407,7 +403,8 @@ ngx_http_idem_names(ngx_array_t *array, ngx_str_t **names, ngx_uint_t *n)
  */
 
 static ngx_int_t
-ngx_http_idem_wanted(ngx_http_idem_loc_conf_t *conf, ngx_array_t *wanted)
+ngx_http_idem_members_collect(ngx_http_idem_loc_conf_t *conf,
+    ngx_array_t *wanted)
 {
     ngx_str_t                      *name;
     ngx_uint_t                      i, k;
@@ -418,7 +415,7 @@ ngx_http_idem_wanted(ngx_http_idem_loc_conf_t *conf, ngx_array_t *wanted)
     source = conf->keys->elts;
 
     for (i = 0; i < conf->keys->nelts; i++) {
-        if (ngx_http_idem_want(wanted, &source[i].member) != NGX_OK) {
+        if (ngx_http_idem_member_add(wanted, &source[i].member) != NGX_OK) {
             return NGX_ERROR;
         }
     }
@@ -429,7 +426,7 @@ ngx_http_idem_wanted(ngx_http_idem_loc_conf_t *conf, ngx_array_t *wanted)
         for (k = 0; members && k < members->nelts; k++) {
             name = members->elts;
 
-            if (ngx_http_idem_want(wanted, &name[k]) != NGX_OK) {
+            if (ngx_http_idem_member_add(wanted, &name[k]) != NGX_OK) {
                 return NGX_ERROR;
             }
         }
@@ -438,7 +435,7 @@ ngx_http_idem_wanted(ngx_http_idem_loc_conf_t *conf, ngx_array_t *wanted)
     for (i = 0; conf->replay_json && i < conf->replay_json->nelts; i++) {
         member = conf->replay_json->elts;
 
-        if (ngx_http_idem_want(wanted, &member[i].from) != NGX_OK) {
+        if (ngx_http_idem_member_add(wanted, &member[i].from) != NGX_OK) {
             return NGX_ERROR;
         }
 
@@ -452,7 +449,7 @@ ngx_http_idem_wanted(ngx_http_idem_loc_conf_t *conf, ngx_array_t *wanted)
 /* adds a member unless it is empty, or there */
 
 static ngx_int_t
-ngx_http_idem_want(ngx_array_t *wanted, ngx_str_t *name)
+ngx_http_idem_member_add(ngx_array_t *wanted, ngx_str_t *name)
 {
     ngx_str_t   *w;
     ngx_uint_t   i;

@@ -23,6 +23,8 @@
 static ngx_uint_t ngx_http_idem_conf_key_hyphen(ngx_str_t *value);
 static char *ngx_http_idem_conf_key_member(ngx_conf_t *cf, ngx_str_t *value,
     ngx_str_t *name);
+static char *ngx_http_idem_conf_key_limits(ngx_conf_t *cf,
+    ngx_http_idem_key_format_t *format);
 static char *ngx_http_idem_conf_key_option(ngx_conf_t *cf,
     ngx_http_idem_key_format_t *format, ngx_str_t *value);
 
@@ -268,6 +270,20 @@ ngx_http_idem_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
             return NGX_CONF_ERROR;
         }
     }
+
+    return ngx_http_idem_conf_key_limits(cf, format);
+}
+
+
+/* whether a key can have a length from "min" to "max" */
+
+static char *
+ngx_http_idem_conf_key_limits(ngx_conf_t *cf,
+    ngx_http_idem_key_format_t *format)
+{
+    ngx_str_t  *value;
+
+    value = cf->args->elts;
 
     if (format->min > format->max) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,

@@ -92,21 +92,13 @@ ngx_http_idem_conf_log_field(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    switch (ngx_http_idem_conf_none(cf, &ilcf->log_fields)) {
-
-    case NGX_OK:
-        return NGX_CONF_OK;
-
-    case NGX_ABORT:
-        return "is duplicate";
-
-    default: /* NGX_DECLINED */
-        break;
+    if (cf->args->nelts == 2) {
+        return ngx_http_idem_conf_list_off(cf, &ilcf->log_fields,
+                             "it is a name and its value, or \"off\"");
     }
 
-    if (cf->args->nelts == 2) {
-        return ngx_http_idem_conf_invalid(cf, &value[1],
-                             "it is a name and its value, or \"off\"");
+    if (ilcf->log_fields == NULL) {
+        return "is duplicate";
     }
 
     for (i = 0; i < value[1].len; i++) {

@@ -18,13 +18,14 @@
 #include "conf/ngx_http_idem_conf.h"
 
 
+static char *ngx_http_idem_conf_log_destination(ngx_conf_t *cf,
+    ngx_http_idem_log_t *log, ngx_str_t *value);
 static char *ngx_http_idem_conf_log_store(ngx_conf_t *cf,
     ngx_http_idem_log_t *log, ngx_str_t *value);
 static char *ngx_http_idem_conf_log_option(ngx_conf_t *cf,
     ngx_http_idem_log_t *log, ngx_str_t *value);
 static char *ngx_http_idem_conf_sample(ngx_conf_t *cf,
     ngx_http_idem_log_t *log, ngx_str_t *value, ngx_str_t *list);
-
 
 
 /*
@@ -37,7 +38,6 @@ ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_idem_loc_conf_t  *ilcf = conf;
 
-    ngx_int_t                   rc;
     ngx_str_t                  *value;
     ngx_uint_t                  i;
     ngx_http_idem_log_t        *log;
@@ -75,40 +75,9 @@ ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         log->sample[i] = NGX_HTTP_IDEM_SAMPLE_ALL;
     }
 
-    if (value[1].len > 7 && ngx_strncmp(value[1].data, "syslog:", 7) == 0) {
-        log->syslog = ngx_pcalloc(cf->pool, sizeof(ngx_syslog_peer_t));
-
-        if (log->syslog == NULL
-            || ngx_syslog_process_conf(cf, log->syslog) != NGX_CONF_OK)
-        {
-            return NGX_CONF_ERROR;
-        }
-
-    } else if (ngx_strncmp(value[1].data, "store:", 6) == 0) {
-
-        if (ngx_http_idem_conf_log_store(cf, log, &value[1]) != NGX_CONF_OK) {
-            return NGX_CONF_ERROR;
-        }
-
-    } else if (ngx_http_script_variables_count(&value[1])) {
-        return ngx_http_idem_conf_invalid(cf, &value[1],
-                                 "the name of a file has no variables here");
-
-    } else {
-        rc = ngx_http_idem_log_file(cf, log, &value[1]);
-
-        if (rc == NGX_BUSY) {
-            return ngx_http_idem_conf_invalid(cf, &value[1],
-                                 "the file is used by another log with a "
-                                 "buffer of its own");
-        }
-
-        if (rc != NGX_OK) {
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    if (ngx_http_idem_conf_once(cf, 2) != NGX_CONF_OK) {
+    if (ngx_http_idem_conf_log_destination(cf, log, &value[1]) != NGX_CONF_OK
+        || ngx_http_idem_conf_once(cf, 2) != NGX_CONF_OK)
+    {
         return NGX_CONF_ERROR;
     }
 
@@ -124,6 +93,40 @@ ngx_http_idem_conf_log(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_queue_insert_tail(&mcf->logs, &log->queue);
 
     return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_idem_conf_log_destination(ngx_conf_t *cf, ngx_http_idem_log_t *log,
+    ngx_str_t *value)
+{
+    ngx_int_t  rc;
+
+    if (value->len > 7 && ngx_strncmp(value->data, "syslog:", 7) == 0) {
+        log->syslog = ngx_pcalloc(cf->pool, sizeof(ngx_syslog_peer_t));
+
+        return log->syslog ? ngx_syslog_process_conf(cf, log->syslog)
+                           : NGX_CONF_ERROR;
+    }
+
+    if (ngx_strncmp(value->data, "store:", 6) == 0) {
+        return ngx_http_idem_conf_log_store(cf, log, value);
+    }
+
+    if (ngx_http_script_variables_count(value)) {
+        return ngx_http_idem_conf_invalid(cf, value,
+                             "the name of a file has no variables here");
+    }
+
+    rc = ngx_http_idem_log_file(cf, log, value);
+
+    if (rc == NGX_BUSY) {
+        return ngx_http_idem_conf_invalid(cf, value,
+                             "the file is used by another log with a "
+                             "buffer of its own");
+    }
+
+    return rc == NGX_OK ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 

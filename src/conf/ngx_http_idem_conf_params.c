@@ -35,7 +35,7 @@ ngx_http_idem_conf_complex(ngx_conf_t *cf, ngx_str_t *value,
 }
 
 
-/* of "<name>=<text>", with "=" in the name: whether it is, and the text */
+/* whether a parameter is "<name>=<text>"; "name" ends with "=" */
 
 ngx_uint_t
 ngx_http_idem_conf_option(ngx_str_t *value, const char *name, ngx_str_t *text)
@@ -55,29 +55,42 @@ ngx_http_idem_conf_option(ngx_str_t *value, const char *name, ngx_str_t *text)
 }
 
 
-/*
- * "off" alone, where a list would be inherited: NGX_OK; NGX_DECLINED if it is
- * something else, NGX_ABORT if the level has "off" or a list already
- */
+/* "off" alone, where a list would be inherited */
 
-ngx_int_t
-ngx_http_idem_conf_none(ngx_conf_t *cf, ngx_array_t **list)
+ngx_uint_t
+ngx_http_idem_conf_is_off(ngx_conf_t *cf)
 {
     ngx_str_t  *value;
 
     value = cf->args->elts;
 
-    if (cf->args->nelts != 2 || !ngx_http_idem_conf_is(&value[1], "off")) {
-        return *list == NULL ? NGX_ABORT : NGX_DECLINED;
+    return cf->args->nelts == 2 && ngx_http_idem_conf_is(&value[1], "off");
+}
+
+
+/* the only argument of a directive that adds to a list by two or more */
+
+char *
+ngx_http_idem_conf_list_off(ngx_conf_t *cf, ngx_array_t **list,
+    const char *usage)
+{
+    ngx_str_t  *value;
+
+    value = cf->args->elts;
+
+    if (*list == NULL
+        || (*list != NGX_CONF_UNSET_PTR && ngx_http_idem_conf_is_off(cf)))
+    {
+        return "is duplicate";
     }
 
-    if (*list != NGX_CONF_UNSET_PTR) {
-        return NGX_ABORT;
+    if (!ngx_http_idem_conf_is_off(cf)) {
+        return ngx_http_idem_conf_invalid(cf, &value[1], usage);
     }
 
     *list = NULL;
 
-    return NGX_OK;
+    return NGX_CONF_OK;
 }
 
 

@@ -39,7 +39,7 @@
 #define NGX_HTTP_IDEM_FNV        0xcbf29ce484222325ULL
 #define NGX_HTTP_IDEM_FNV_PRIME  0x100000001b3ULL
 
-/* of an address: who can reach it */
+/* which clients can reach an address */
 #define NGX_HTTP_IDEM_REACH_UNIX      0
 #define NGX_HTTP_IDEM_REACH_LOOPBACK  1
 #define NGX_HTTP_IDEM_REACH_ANY       2
@@ -183,7 +183,7 @@ ngx_http_idem_conf_servers(ngx_conf_t *cf)
                 }
 
                 if (!ngx_http_idem_same_servers(mcf, first, &addr[j])) {
-                    mcf->apart = 1;
+                    mcf->by_address = 1;
                 }
             }
         }
@@ -294,13 +294,13 @@ ngx_http_idem_server_text(uint64_t sum, ngx_str_t *text)
 /* whether the address selects the server, not the host alone */
 
 ngx_uint_t
-ngx_http_idem_servers_apart(ngx_http_request_t *r)
+ngx_http_idem_server_by_address(ngx_http_request_t *r)
 {
     ngx_http_idem_main_conf_t  *mcf;
 
     mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
 
-    return mcf->apart;
+    return mcf->by_address;
 }
 
 

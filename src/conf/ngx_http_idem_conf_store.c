@@ -117,7 +117,7 @@ ngx_http_idem_conf_store_name(ngx_conf_t *cf, ngx_str_t *name)
                    "\"idempotency off\" mean something else");
     }
 
-    /* it is a part of an address in idempotency_admin */
+    /* addresses of idempotency_admin contain the name */
 
     if (name->len == 0
         || ngx_strlchr(name->data, name->data + name->len, '/'))

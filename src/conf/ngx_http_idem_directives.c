@@ -66,7 +66,8 @@ ngx_http_idem_conf_header_names(ngx_conf_t *cf, ngx_command_t *cmd,
 
     names = (ngx_array_t **) (p + cmd->offset);
 
-    if (ngx_http_idem_conf_none(cf, names) == NGX_OK) {
+    if (*names == NGX_CONF_UNSET_PTR && ngx_http_idem_conf_is_off(cf)) {
+        *names = NULL;
         return NGX_CONF_OK;
     }
 
@@ -631,7 +632,7 @@ ngx_http_idem_statuses(ngx_pool_t *pool, ngx_str_t *word, ngx_uint_t n,
 }
 
 
-/* those with "!" are "out" */
+/* adds a status or a range to "in", or with "!" to "out" */
 
 static ngx_int_t
 ngx_http_idem_status_add(ngx_str_t *word, ngx_http_idem_statuses_t *in,

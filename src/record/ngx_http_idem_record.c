@@ -47,7 +47,7 @@
 #include "record/ngx_http_idem_record.h"
 
 
-/* one version below and one above; there was none before the first */
+/* versions that can be read: one below and one above; the first is 1 */
 #define NGX_HTTP_IDEM_RECORD_OLDEST       1
 #define NGX_HTTP_IDEM_RECORD_NEWEST                                           \
     (NGX_HTTP_IDEM_RECORD_VERSION + 1)
@@ -358,7 +358,7 @@ ngx_http_idem_record_sum(const u_char *p, size_t head_len, uint32_t body_sum)
 }
 
 
-/* of head and body; the record has passed "head_peek" */
+/* the sum of head and body; the record has passed "head_peek" */
 
 static uint32_t
 ngx_http_idem_record_whole_sum(const u_char *p, size_t len)

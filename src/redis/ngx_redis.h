@@ -106,7 +106,7 @@ typedef struct {
     void       (*ready)(ngx_redis_conn_t *conn);
 
     /* a connection has received its first reply: the server really answers */
-    void       (*works)(ngx_redis_conn_t *conn);
+    void       (*first_reply)(ngx_redis_conn_t *conn);
 
     /*
      * What was written may be lost: another server has taken over, or a
@@ -588,7 +588,7 @@ void ngx_redis_flush(ngx_redis_conn_t *conn);
 void ngx_redis_send(ngx_redis_conn_t *conn);
 void ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...);
 void ngx_redis_close(ngx_redis_conn_t *conn);
-void ngx_redis_works(ngx_redis_conn_t *conn);
+void ngx_redis_first_reply(ngx_redis_conn_t *conn);
 void ngx_redis_idle(ngx_redis_conn_t *conn);
 void ngx_redis_write_handler(ngx_event_t *wev);
 

@@ -41,7 +41,9 @@
 
 
 static void ngx_redis_flush_handler(ngx_event_t *ev);
+static void ngx_redis_reset_out(ngx_redis_conn_t *conn);
 static ngx_int_t ngx_redis_encode(ngx_redis_conn_t *conn);
+static void ngx_redis_log_drop(ngx_redis_conn_t *conn, ngx_uint_t needed);
 static void ngx_redis_backoff(ngx_redis_conn_t *conn);
 static void ngx_redis_timer_handler(ngx_event_t *ev);
 
@@ -157,18 +159,7 @@ ngx_redis_send(ngx_redis_conn_t *conn)
     }
 
     if (b->pos == b->last) {
-        if (conn->state == NGX_REDIS_SETUP) {
-            /* the setup commands may contain a password */
-            ngx_explicit_memzero(b->start, b->end - b->start);
-        }
-
-        b->pos = b->start;
-        b->last = b->start;
-
-        if (b->end - b->start > NGX_REDIS_OUT_SIZE) {
-            ngx_free(b->start);
-            ngx_memzero(b, sizeof(ngx_buf_t));
-        }
+        ngx_redis_reset_out(conn);
     }
 
     if (ngx_handle_write_event(c->write, 0) != NGX_OK) {
@@ -177,6 +168,28 @@ ngx_redis_send(ngx_redis_conn_t *conn)
     }
 
     ngx_redis_idle(conn);
+}
+
+
+static void
+ngx_redis_reset_out(ngx_redis_conn_t *conn)
+{
+    ngx_buf_t  *b;
+
+    b = &conn->out;
+
+    if (conn->state == NGX_REDIS_SETUP) {
+        /* the setup commands may contain a password */
+        ngx_explicit_memzero(b->start, b->end - b->start);
+    }
+
+    b->pos = b->start;
+    b->last = b->start;
+
+    if (b->end - b->start > NGX_REDIS_OUT_SIZE) {
+        ngx_free(b->start);
+        ngx_memzero(b, sizeof(ngx_buf_t));
+    }
 }
 
 
@@ -261,11 +274,11 @@ ngx_redis_write_handler(ngx_event_t *wev)
 /* the first reply came: the server really answers */
 
 void
-ngx_redis_works(ngx_redis_conn_t *conn)
+ngx_redis_first_reply(ngx_redis_conn_t *conn)
 {
     conn->answered = 1;
     conn->failures = 0;
-    conn->redis->hooks->works(conn);
+    conn->redis->hooks->first_reply(conn);
     conn->node->refused = 0;
 
     if (conn->failure_logged) {
@@ -350,7 +363,7 @@ ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...)
 {
     u_char            *p;
     va_list            args;
-    ngx_uint_t         level, needed, broke;
+    ngx_uint_t         needed, broke;
     ngx_redis_node_t  *node;
 
     va_start(args, fmt);
@@ -367,20 +380,7 @@ ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...)
     needed = !ngx_queue_empty(&conn->unsent) || !ngx_queue_empty(&conn->sent)
              || (conn->channel && conn->redis->listeners);
 
-    level = (conn->failure_logged || conn->owner
-             || (conn->answered && !needed))
-            ? NGX_LOG_INFO : NGX_LOG_ERR;
-
-    ngx_log_error(level, ngx_cycle->log, 0,
-                  "%V: %s to Redis at %V: %s",
-                  &conn->redis->label,
-                  conn->state == NGX_REDIS_READY
-                      ? "lost the connection" : "can't connect",
-                  ngx_redis_node_label(node), conn->error);
-
-    if (level == NGX_LOG_ERR) {
-        conn->failure_logged = 1;
-    }
+    ngx_redis_log_drop(conn, needed);
 
     broke = (conn->state == NGX_REDIS_READY && conn->answered);
 
@@ -434,6 +434,28 @@ ngx_redis_drop(ngx_redis_conn_t *conn, const char *fmt, ...)
 
 
 static void
+ngx_redis_log_drop(ngx_redis_conn_t *conn, ngx_uint_t needed)
+{
+    ngx_uint_t  level;
+
+    level = (conn->failure_logged || conn->owner
+             || (conn->answered && !needed))
+            ? NGX_LOG_INFO : NGX_LOG_ERR;
+
+    ngx_log_error(level, ngx_cycle->log, 0,
+                  "%V: %s to Redis at %V: %s",
+                  &conn->redis->label,
+                  conn->state == NGX_REDIS_READY
+                      ? "lost the connection" : "can't connect",
+                  ngx_redis_node_label(conn->node), conn->error);
+
+    if (level == NGX_LOG_ERR) {
+        conn->failure_logged = 1;
+    }
+}
+
+
+static void
 ngx_redis_backoff(ngx_redis_conn_t *conn)
 {
     ngx_msec_t  delay, max;
@@ -469,7 +491,7 @@ ngx_redis_timer_handler(ngx_event_t *ev)
 
     if (conn->state != NGX_REDIS_BACKOFF) {
         ngx_redis_drop(conn, "no answer within %M ms",
-                                 conn->redis->connect_timeout);
+                       conn->redis->connect_timeout);
         return;
     }
 

@@ -209,7 +209,7 @@ ngx_redis_reply(ngx_redis_conn_t *conn, redisReply *reply)
     call = ngx_queue_data(q, ngx_redis_call_t, queue);
 
     if (conn->state == NGX_REDIS_READY && !conn->answered && !conn->owner) {
-        ngx_redis_works(conn);
+        ngx_redis_first_reply(conn);
     }
 
     if (call->two_replies && call->first_reply == NULL) {

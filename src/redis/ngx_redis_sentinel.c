@@ -478,7 +478,7 @@ ngx_redis_sentinel_renewed(ngx_event_t *ev)
 
 
 void
-ngx_redis_sentinel_told(ngx_redis_node_t *sentinel, ngx_str_t *host,
+ngx_redis_sentinel_switched(ngx_redis_node_t *sentinel, ngx_str_t *host,
     in_port_t port)
 {
     ngx_redis_t  *redis;

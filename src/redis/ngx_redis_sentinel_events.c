@@ -166,7 +166,7 @@ ngx_redis_events_message(ngx_redis_conn_t *conn, redisReply *reply)
     if (ngx_redis_switched(&text, &conn->redis->master_name, &host, &port)
         == NGX_OK)
     {
-        ngx_redis_sentinel_told(conn->node, &host, port);
+        ngx_redis_sentinel_switched(conn->node, &host, port);
     }
 
     return NGX_OK;

@@ -571,7 +571,7 @@ ngx_redis_ready(ngx_redis_conn_t *conn)
         }
 
     } else if (conn->channel) {
-        ngx_redis_works(conn);
+        ngx_redis_first_reply(conn);
 
         redis->hooks->listening(redis);
 

@@ -111,7 +111,7 @@ ngx_uint_t ngx_redis_sentinel_is(ngx_redis_node_t *master, ngx_str_t *host,
     in_port_t port);
 
 /* a sentinel published the address of the new master */
-void ngx_redis_sentinel_told(ngx_redis_node_t *sentinel, ngx_str_t *host,
+void ngx_redis_sentinel_switched(ngx_redis_node_t *sentinel, ngx_str_t *host,
     in_port_t port);
 
 /* ..._sentinel_events.c */

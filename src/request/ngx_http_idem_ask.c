@@ -45,7 +45,7 @@ static ngx_uint_t ngx_http_idem_same_method_host(ngx_http_request_t *r,
 /* the requested URI, parsed again: r->uri may have been rewritten */
 
 ngx_int_t
-ngx_http_idem_asked(ngx_http_request_t *r, ngx_str_t *uri, ngx_str_t *args)
+ngx_http_idem_parse_uri(ngx_http_request_t *r, ngx_str_t *uri, ngx_str_t *args)
 {
     size_t                     len;
     u_char                    *p;
@@ -97,7 +97,7 @@ ngx_http_idem_asked(ngx_http_request_t *r, ngx_str_t *uri, ngx_str_t *args)
 /* NGX_DECLINED if the request asks for something else */
 
 ngx_int_t
-ngx_http_idem_is_asked(ngx_http_request_t *r, ngx_http_idem_redirect_t *step)
+ngx_http_idem_same_target(ngx_http_request_t *r, ngx_http_idem_redirect_t *step)
 {
     ngx_str_t  uri, args;
 
@@ -105,7 +105,7 @@ ngx_http_idem_is_asked(ngx_http_request_t *r, ngx_http_idem_redirect_t *step)
         return NGX_DECLINED;
     }
 
-    if (ngx_http_idem_asked(r, &uri, &args) != NGX_OK) {
+    if (ngx_http_idem_parse_uri(r, &uri, &args) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -145,7 +145,7 @@ ngx_http_idem_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         ctx->repeat.args = step->args;
 
     } else {
-        if (ngx_http_idem_asked(r, &uri, &args) != NGX_OK) {
+        if (ngx_http_idem_parse_uri(r, &uri, &args) != NGX_OK) {
             return NGX_ERROR;
         }
 
@@ -375,7 +375,7 @@ ngx_http_idem_ask_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_OK;
     }
 
-    ctx->answer.foreign = 1;
+    ctx->answer.undisclosed = 1;
 
     return ngx_http_idem_refuse_instead(r, ctx);
 }

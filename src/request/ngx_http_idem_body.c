@@ -27,7 +27,7 @@
 
 #define NGX_HTTP_IDEM_READ_SIZE   65536
 
-/* what the parsers do in an iteration: one or two milliseconds */
+/* units of work in an iteration: one or two milliseconds */
 #define NGX_HTTP_IDEM_PARSE_WORK  262144
 
 

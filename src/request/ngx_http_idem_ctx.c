@@ -17,7 +17,7 @@
 #include "request/ngx_http_idem_request.h"
 
 
-static void ngx_http_idem_place(ngx_http_request_t *r,
+static void ngx_http_idem_place_save(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_uint_t ngx_http_idem_by_error_page(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -107,11 +107,11 @@ ngx_http_idem_create_ctx(ngx_http_request_t *r,
     hcln->data = ctx;
 
     ctx->conf = conf;
-    ctx->place.led = r->internal;
+    ctx->place.redirected = r->internal;
 
     ngx_http_set_ctx(r, ctx, ngx_http_idempotency_module);
 
-    ngx_http_idem_place(r, ctx);
+    ngx_http_idem_place_save(r, ctx);
 
     return ctx;
 }
@@ -128,7 +128,7 @@ ngx_http_idem_create_ctx(ngx_http_request_t *r,
  */
 
 void
-ngx_http_idem_arrive(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_change_location(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_idem_loc_conf_t  *conf;
 
@@ -145,7 +145,7 @@ ngx_http_idem_arrive(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return;
     }
 
-    ngx_http_idem_place(r, ctx);
+    ngx_http_idem_place_save(r, ctx);
 
     conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
 
@@ -179,7 +179,7 @@ ngx_http_idem_arrive(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 /* the access checks passed: a redirect from here is no refusal */
 
 void
-ngx_http_idem_let_in(ngx_http_request_t *r)
+ngx_http_idem_access_granted(ngx_http_request_t *r)
 {
     ngx_http_idem_ctx_t  *ctx;
 
@@ -188,17 +188,17 @@ ngx_http_idem_let_in(ngx_http_request_t *r)
     if (ctx) {
 
         if (ctx->place.uri_changes != r->uri_changes) {
-            ngx_http_idem_arrive(r, ctx);
+            ngx_http_idem_change_location(r, ctx);
         }
 
-        ctx->place.let_in = 1;
+        ctx->place.granted = 1;
 
-        if (ctx->place.let_in_at != r->uri_changes) {
-            ctx->place.let_in_before = ctx->place.let_in_at;
-            ctx->place.let_in_at = r->uri_changes;
+        if (ctx->place.granted_at != r->uri_changes) {
+            ctx->place.granted_before = ctx->place.granted_at;
+            ctx->place.granted_at = r->uri_changes;
         }
 
-        if (!ngx_http_idem_is_led(r)) {
+        if (!ngx_http_idem_is_redirected(r)) {
             ctx->place.checked = 1;
         }
     }
@@ -206,14 +206,14 @@ ngx_http_idem_let_in(ngx_http_request_t *r)
 
 
 static void
-ngx_http_idem_place(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_place_save(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ctx->place.location = ngx_http_get_module_loc_conf(r,
                                                        ngx_http_core_module);
     ctx->place.uri_changes = r->uri_changes;
-    ctx->place.let_in = 0;
+    ctx->place.granted = 0;
 
-    ngx_http_idem_errors(r, &ctx->place.errors);
+    ngx_http_idem_errors_save(r, &ctx->place.errors);
 }
 
 
@@ -233,7 +233,7 @@ ngx_http_idem_by_error_page(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_err_page_t       *page;
     ngx_http_core_loc_conf_t  *clcf;
 
-    if (ctx->place.let_in) {
+    if (ctx->place.granted) {
         return 0;
     }
 
@@ -530,7 +530,7 @@ ngx_http_idem_ctx_count(ngx_http_idem_ctx_t *ctx)
     ngx_time_t               *tp;
     ngx_msec_int_t            ms;
     ngx_uint_t                group, replayed;
-    ngx_http_idem_cover_t    *met;
+    ngx_http_idem_cover_t    *cover;
     ngx_http_idem_metrics_t  *m;
     ngx_http_idem_conflict_e  kind;
 
@@ -557,7 +557,7 @@ ngx_http_idem_ctx_count(ngx_http_idem_ctx_t *ctx)
 
         ngx_http_idem_metrics_replay(m,
                                      ngx_http_idem_cover_layer(
-                                                         ctx->answer.met),
+                                                         ctx->answer.cover),
                                      age);
 
         /* in a dry run the request ran */
@@ -566,16 +566,17 @@ ngx_http_idem_ctx_count(ngx_http_idem_ctx_t *ctx)
         break;
 
     case NGX_HTTP_IDEM_STATUS_CONFLICT:
-        met = ctx->answer.met;
+        cover = ctx->answer.cover;
         kind = ngx_http_idem_is_duplicate(ctx)
                ? NGX_HTTP_IDEM_CONFLICT_DUPLICATE
-               : ctx->answer.foreign ? NGX_HTTP_IDEM_CONFLICT_IDENTITY
-                                     : NGX_HTTP_IDEM_CONFLICT_PAYLOAD;
+               : ctx->answer.undisclosed ? NGX_HTTP_IDEM_CONFLICT_IDENTITY
+                                         : NGX_HTTP_IDEM_CONFLICT_PAYLOAD;
 
         ngx_http_idem_metrics_conflict(m, kind);
 
-        if (met) {
-            ngx_http_idem_history_conflict(&m->history, met->id, group, kind);
+        if (cover) {
+            ngx_http_idem_history_conflict(&m->history, cover->id, group,
+                                           kind);
         }
 
         break;

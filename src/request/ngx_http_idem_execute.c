@@ -74,7 +74,7 @@ ngx_http_idem_execute(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         run->first = r->upstream_states ? r->upstream_states->nelts : 0;
 
     } else {
-        ngx_http_idem_outcome_left(r, ctx);
+        ngx_http_idem_outcome_redirected(r, ctx);
 
         if (ngx_http_idem_redirect_end(r, ctx) != NGX_OK) {
 
@@ -220,7 +220,7 @@ ngx_http_idem_checks_access(ngx_http_request_t *r)
 void
 ngx_http_idem_execute_done(ngx_http_idem_ctx_t *ctx)
 {
-    if (ctx->claims.holding) {
+    if (ctx->claims.renewing) {
         ngx_http_idem_renew_stop(ctx);
 
         ngx_http_idem_metrics_lock_held(ctx->conf->store->metrics,
@@ -297,7 +297,7 @@ ngx_http_idem_run_called(ngx_http_request_t *r, ngx_http_idem_run_t *run)
     run->inside = 1;
     run->phase = 0;
 
-    ngx_http_idem_errors(r, &run->errors);
+    ngx_http_idem_errors_save(r, &run->errors);
 }
 
 
@@ -333,7 +333,7 @@ ngx_http_idem_client_handler(ngx_event_t *rev)
 
     ctx = ngx_http_idem_get_ctx(r);
 
-    if (ctx && !ngx_http_idem_cut_off(r)
+    if (ctx && !ngx_http_idem_shutdown_expired(r)
         && (ngx_http_idem_at_work(ctx)
             || ctx->stage == NGX_HTTP_IDEM_COMMIT))
     {
@@ -354,7 +354,7 @@ ngx_http_idem_client_handler(ngx_event_t *rev)
  */
 
 ngx_uint_t
-ngx_http_idem_cut_off(ngx_http_request_t *r)
+ngx_http_idem_shutdown_expired(ngx_http_request_t *r)
 {
     ngx_connection_t  *c;
 
@@ -388,7 +388,7 @@ ngx_http_idem_cut_off(ngx_http_request_t *r)
  */
 
 void
-ngx_http_idem_execute_let_go(ngx_http_request_t *r)
+ngx_http_idem_recheck_client(ngx_http_request_t *r)
 {
     ngx_event_t  *rev;
 

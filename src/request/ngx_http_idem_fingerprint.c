@@ -32,7 +32,7 @@
     ((r)->method & (NGX_HTTP_COPY|NGX_HTTP_MOVE))
 
 
-static void ngx_http_idem_transfer(ngx_http_request_t *r, u_char *hash);
+static void ngx_http_idem_transfer_digest(ngx_http_request_t *r, u_char *hash);
 static ngx_int_t ngx_http_idem_media_type(ngx_http_request_t *r,
     ngx_str_t *type);
 static u_char *ngx_http_idem_media_part(u_char **text, u_char *last,
@@ -157,7 +157,7 @@ ngx_http_idem_fingerprint(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     n = 7;
 
     if (ngx_http_idem_is_transfer(r)) {
-        ngx_http_idem_transfer(r, transfer);
+        ngx_http_idem_transfer_digest(r, transfer);
 
         fields[n].data = transfer;
         fields[n++].len = NGX_HTTP_IDEM_HASH_LEN;
@@ -187,7 +187,7 @@ ngx_http_idem_request_scheme(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 /* hashes every occurrence in order: the server decides which one it uses */
 
 static void
-ngx_http_idem_transfer(ngx_http_request_t *r, u_char *hash)
+ngx_http_idem_transfer_digest(ngx_http_request_t *r, u_char *hash)
 {
     ngx_str_t               *name;
     ngx_uint_t               i, k;

@@ -76,10 +76,10 @@ ngx_http_idem_preaccess_handler(ngx_http_request_t *r)
              */
             ngx_http_idem_guard(r);
 
-            ngx_http_idem_outcome_left(r, ctx);
+            ngx_http_idem_outcome_redirected(r, ctx);
         }
 
-        ngx_http_idem_arrive(r, ctx);
+        ngx_http_idem_change_location(r, ctx);
 
         if (ngx_http_idem_redirect_start(r, ctx) != NGX_OK) {
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
@@ -199,7 +199,7 @@ ngx_http_idem_precontent_handler(ngx_http_request_t *r)
     }
 
     if (ctx->place.uri_changes != r->uri_changes) {
-        ngx_http_idem_arrive(r, ctx);
+        ngx_http_idem_change_location(r, ctx);
     }
 
     return ngx_http_idem_failed(r, ctx, ngx_http_idem_run(r, ctx));
@@ -397,7 +397,7 @@ ngx_http_idem_discarded(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_table_elt_t  *length;
 
-    if (r->request_body || !ctx->place.led) {
+    if (r->request_body || !ctx->place.redirected) {
         return 0;
     }
 

@@ -20,7 +20,8 @@
 
 static ngx_int_t ngx_http_idem_add_handler(ngx_array_t *handlers,
     ngx_http_handler_pt handler, ngx_uint_t place);
-static ngx_uint_t ngx_http_idem_has_module(ngx_conf_t *cf, const char *name);
+static ngx_module_t *ngx_http_idem_find_module(ngx_cycle_t *cycle,
+    const char *name);
 static ngx_int_t ngx_http_idem_server_rewrite(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_rewrite(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_try_files(ngx_http_request_t *r);
@@ -34,6 +35,8 @@ static ngx_int_t ngx_http_idem_try_files(ngx_http_request_t *r);
 static ngx_http_handler_pt  ngx_http_idem_next_server_rewrite;
 static ngx_http_handler_pt  ngx_http_idem_next_rewrite;
 static ngx_http_handler_pt  ngx_http_idem_next_try_files;
+
+ngx_http_idem_modules_t  ngx_http_idem_modules;
 
 
 /*
@@ -65,10 +68,11 @@ ngx_http_idem_phases_init(ngx_conf_t *cf)
     ngx_http_idem_next_rewrite = NULL;
     ngx_http_idem_next_try_files = NULL;
 
-    mirror = ngx_http_idem_has_module(cf, "ngx_http_mirror_module");
+    mirror = ngx_http_idem_find_module(cf->cycle, "ngx_http_mirror_module")
+             != NULL;
 
     if (rewrite->nelts
-        && ngx_http_idem_has_module(cf, "ngx_http_rewrite_module"))
+        && ngx_http_idem_find_module(cf->cycle, "ngx_http_rewrite_module"))
     {
         h = rewrite->elts;
         ngx_http_idem_next_server_rewrite = h[0];
@@ -88,7 +92,7 @@ ngx_http_idem_phases_init(ngx_conf_t *cf)
     }
 
     if (precontent->nelts > mirror
-        && ngx_http_idem_has_module(cf, "ngx_http_try_files_module"))
+        && ngx_http_idem_find_module(cf->cycle, "ngx_http_try_files_module"))
     {
         h = precontent->elts;
         ngx_http_idem_next_try_files = h[mirror];
@@ -110,7 +114,7 @@ ngx_http_idem_phases_init(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
-    if (ngx_http_idem_has_module(cf, "ngx_http_lua_module")) {
+    if (ngx_http_idem_find_module(cf->cycle, "ngx_http_lua_module")) {
 
         /*
          * access_by_lua may set the header with the key, and always runs last
@@ -150,15 +154,24 @@ ngx_http_idem_add_handler(ngx_array_t *handlers,
 }
 
 
-static ngx_uint_t
-ngx_http_idem_has_module(ngx_conf_t *cf, const char *name)
+/* called once a configuration is accepted, before its workers start */
+
+void
+ngx_http_idem_modules_init(ngx_cycle_t *cycle)
 {
-    return ngx_http_idem_find_module(cf->cycle, name) != NULL;
+    ngx_http_idem_modules.charset = ngx_http_idem_find_module(cycle,
+                                          "ngx_http_charset_filter_module");
+    ngx_http_idem_modules.image = ngx_http_idem_find_module(cycle,
+                                          "ngx_http_image_filter_module");
+    ngx_http_idem_modules.perl = ngx_http_idem_find_module(cycle,
+                                          "ngx_http_perl_module");
+    ngx_http_idem_modules.slice = ngx_http_idem_find_module(cycle,
+                                          "ngx_http_slice_filter_module");
 }
 
 
-ngx_module_t *
-ngx_http_idem_find_module(volatile ngx_cycle_t *cycle, const char *name)
+static ngx_module_t *
+ngx_http_idem_find_module(ngx_cycle_t *cycle, const char *name)
 {
     ngx_uint_t  i;
 
@@ -177,7 +190,7 @@ ngx_http_idem_find_module(volatile ngx_cycle_t *cycle, const char *name)
 static ngx_int_t
 ngx_http_idem_server_rewrite(ngx_http_request_t *r)
 {
-    if (r->internal && ngx_http_idem_redirected(r) != NGX_OK) {
+    if (r->internal && ngx_http_idem_follow_redirect(r) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
@@ -198,7 +211,7 @@ ngx_http_idem_rewrite(ngx_http_request_t *r)
 
     if (r->internal) {
 
-        if (ngx_http_idem_redirected(r) != NGX_OK) {
+        if (ngx_http_idem_follow_redirect(r) != NGX_OK) {
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
         }
 
@@ -224,7 +237,7 @@ ngx_http_idem_try_files(ngx_http_request_t *r)
     if (r->internal
         || ngx_http_get_module_ctx(r, ngx_http_idempotency_module))
     {
-        ngx_http_idem_let_in(r);
+        ngx_http_idem_access_granted(r);
     }
 
     return ngx_http_idem_next_try_files(r);

@@ -67,7 +67,7 @@ ngx_http_idem_place_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         redirect->server = 0;
     }
 
-    return ngx_http_idem_asked(r, &redirect->target, &redirect->args);
+    return ngx_http_idem_parse_uri(r, &redirect->target, &redirect->args);
 }
 
 
@@ -77,7 +77,7 @@ ngx_http_idem_may_differ(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_uint_t              i;
     ngx_http_idem_cover_t  *cover;
 
-    if (ngx_http_idem_is_led(r) || ngx_http_idem_servers_apart(r)) {
+    if (ngx_http_idem_is_redirected(r) || ngx_http_idem_server_by_address(r)) {
         return 1;
     }
 
@@ -144,16 +144,16 @@ ngx_http_idem_is_rewritten(ngx_http_request_t *r)
  */
 
 ngx_uint_t
-ngx_http_idem_is_past(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_is_unchecked(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    return ngx_http_idem_is_led(r) && !ctx->place.checked;
+    return ngx_http_idem_is_redirected(r) && !ctx->place.checked;
 }
 
 
 /* whether the request is in the location where the original began */
 
 ngx_uint_t
-ngx_http_idem_is_here(ngx_http_request_t *r, ngx_http_idem_redirect_t *step)
+ngx_http_idem_same_place(ngx_http_request_t *r, ngx_http_idem_redirect_t *step)
 {
     ngx_http_idem_loc_conf_t  *conf;
 
@@ -169,7 +169,7 @@ ngx_http_idem_is_here(ngx_http_request_t *r, ngx_http_idem_redirect_t *step)
  */
 
 ngx_uint_t
-ngx_http_idem_place_closed(ngx_http_request_t *r,
+ngx_http_idem_server_refuses(ngx_http_request_t *r,
     ngx_http_idem_server_t *server)
 {
 #if (NGX_HTTP_SSL)
@@ -213,7 +213,7 @@ ngx_http_idem_is_hidden(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     }
 
     if (rc == NGX_DONE) {
-        return ngx_http_idem_is_past(r, ctx);
+        return ngx_http_idem_is_unchecked(r, ctx);
     }
 
     if (rc != NGX_OK) {
@@ -224,7 +224,7 @@ ngx_http_idem_is_hidden(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     return ctx->repeat.steps->nelts != 1
            || !step->begin
-           || !ngx_http_idem_is_here(r, step)
+           || !ngx_http_idem_same_place(r, step)
            || ngx_http_idem_other_server(r, step->server);
 }
 
@@ -258,7 +258,7 @@ ngx_http_idem_details_hidden(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     if (details->len < NGX_HTTP_IDEM_DETAILS_HEAD
         || details->data[0] != NGX_HTTP_IDEM_DETAILS_MARK)
     {
-        return details->len && ngx_http_idem_is_past(r, ctx);
+        return details->len && ngx_http_idem_is_unchecked(r, ctx);
     }
 
     ngx_memcpy(&id, details->data + 1, sizeof(uint64_t));
@@ -280,7 +280,7 @@ ngx_http_idem_details_id(ngx_http_request_t *r)
 
     conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
 
-    if (!ngx_http_idem_servers_apart(r)
+    if (!ngx_http_idem_server_by_address(r)
         || ngx_http_idem_server_id(r, &id) != NGX_OK)
     {
         id = 0;

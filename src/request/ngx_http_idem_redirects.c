@@ -37,7 +37,7 @@
 #include "request/ngx_http_idem_request.h"
 
 
-static ngx_int_t ngx_http_idem_redirect_note(ngx_http_request_t *r,
+static ngx_int_t ngx_http_idem_redirect_save(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_uint_t ngx_http_idem_by_page(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_errors_t *errors);
@@ -60,12 +60,12 @@ ngx_http_idem_redirect_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_OK;
     }
 
-    return ngx_http_idem_redirect_note(r, ctx);
+    return ngx_http_idem_redirect_save(r, ctx);
 }
 
 
 static ngx_int_t
-ngx_http_idem_redirect_note(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_redirect_save(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_core_loc_conf_t  *clcf;
     ngx_http_idem_redirect_t  *redirect;
@@ -77,7 +77,7 @@ ngx_http_idem_redirect_note(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     redirect = &ctx->work.redirect;
     redirect->get = (r->method_name.data == ngx_http_core_get_method.data);
 
-    ngx_http_idem_errors(r, &redirect->errors);
+    ngx_http_idem_errors_save(r, &redirect->errors);
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
@@ -106,7 +106,7 @@ ngx_http_idem_redirect_note(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 ngx_int_t
-ngx_http_idem_redirected(ngx_http_request_t *r)
+ngx_http_idem_follow_redirect(ngx_http_request_t *r)
 {
     ngx_http_idem_ctx_t  *ctx;
 
@@ -117,7 +117,7 @@ ngx_http_idem_redirected(ngx_http_request_t *r)
     }
 
     if (ngx_http_idem_at_work(ctx)) {
-        ngx_http_idem_outcome_left(r, ctx);
+        ngx_http_idem_outcome_redirected(r, ctx);
     }
 
     if (ctx->stage == NGX_HTTP_IDEM_REPEAT) {
@@ -129,7 +129,8 @@ ngx_http_idem_redirected(ngx_http_request_t *r)
 
 
 void
-ngx_http_idem_errors(ngx_http_request_t *r, ngx_http_idem_errors_t *errors)
+ngx_http_idem_errors_save(ngx_http_request_t *r,
+    ngx_http_idem_errors_t *errors)
 {
     errors->err_status = r->err_status;
     errors->error_page = r->error_page;
@@ -156,7 +157,7 @@ ngx_http_idem_by_page(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
            || (r->method_name.data == ngx_http_core_get_method.data
                && r->method_name.data != errors->method_name)
            || (clcf->named
-               && ctx->place.let_in_before != r->uri_changes + 1
+               && ctx->place.granted_before != r->uri_changes + 1
                && ngx_http_idem_may_be_page(r));
 }
 
@@ -174,7 +175,7 @@ ngx_http_idem_redirect_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_OK;
     }
 
-    if (ngx_http_idem_redirect_note(r, ctx) != NGX_OK) {
+    if (ngx_http_idem_redirect_save(r, ctx) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -254,7 +255,7 @@ ngx_http_idem_repeat_start(ngx_http_request_t *r,
     rc = ngx_http_idem_redirects_read(r, ctx, response);
 
     if (rc == NGX_DONE) {
-        return ngx_http_idem_is_past(r, ctx)
+        return ngx_http_idem_is_unchecked(r, ctx)
                ? ngx_http_idem_repeat_failed(ctx) : NGX_DECLINED;
     }
 
@@ -291,7 +292,7 @@ ngx_http_idem_repeat_first(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     step = ctx->repeat.steps->elts;
 
-    if (!step->begin && ngx_http_idem_is_past(r, ctx)) {
+    if (!step->begin && ngx_http_idem_is_unchecked(r, ctx)) {
         return ngx_http_idem_repeat_failed(ctx);
     }
 
@@ -299,7 +300,7 @@ ngx_http_idem_repeat_first(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (server) {
 
-        if (ngx_http_idem_place_closed(r, server)) {
+        if (ngx_http_idem_server_refuses(r, server)) {
             return ngx_http_idem_repeat_failed(ctx);
         }
 
@@ -308,7 +309,7 @@ ngx_http_idem_repeat_first(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return ngx_http_idem_repeat_redirect(r, ctx);
     }
 
-    rc = ngx_http_idem_is_asked(r, step);
+    rc = ngx_http_idem_same_target(r, step);
 
     if (rc == NGX_ERROR) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
@@ -316,7 +317,7 @@ ngx_http_idem_repeat_first(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (rc == NGX_OK) {
 
-        if (!ngx_http_idem_is_here(r, step)) {
+        if (!ngx_http_idem_same_place(r, step)) {
             return ngx_http_idem_repeat_failed(ctx);
         }
 
@@ -336,7 +337,7 @@ ngx_http_idem_repeat_first(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 static ngx_int_t
 ngx_http_idem_repeat_failed(ngx_http_idem_ctx_t *ctx)
 {
-    ctx->answer.foreign = 1;
+    ctx->answer.undisclosed = 1;
 
     return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
 }
@@ -359,7 +360,7 @@ ngx_http_idem_repeat_redirect(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         r->method_name = ngx_http_core_get_method;
     }
 
-    ngx_http_idem_errors(r, &ctx->repeat.errors);
+    ngx_http_idem_errors_save(r, &ctx->repeat.errors);
 
     /* as try_files does */
 
@@ -393,7 +394,7 @@ ngx_http_idem_repeat_reached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     step += ctx->repeat.step;
 
     if (ngx_http_idem_by_page(r, ctx, &ctx->repeat.errors) != step->page
-        || (step->place ? !ngx_http_idem_is_here(r, step)
+        || (step->place ? !ngx_http_idem_same_place(r, step)
                         : !ngx_http_idem_same_text(&clcf->name,
                                                    &step->location)))
     {

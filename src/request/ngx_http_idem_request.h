@@ -49,7 +49,7 @@ typedef enum {
 } ngx_http_idem_stage_e;
 
 
-#define ngx_http_idem_holds(ctx)                                              \
+#define ngx_http_idem_is_hold(ctx)                                            \
     ((ctx)->claims.unknown_outcome == NGX_HTTP_IDEM_UNKNOWN_HOLD)
 
 
@@ -188,7 +188,7 @@ typedef struct {
     ngx_http_upstream_t       *answering;       /* the upstream that sends
                                                    the response; NULL: no
                                                    upstream                 */
-    ngx_uint_t                 left;            /* answers of handlers
+    ngx_uint_t                 redirected;      /* answers of handlers
                                                    without an upstream that
                                                    redirected the request   */
     ngx_array_t               *redirects;       /* ..._redirect_t           */
@@ -238,10 +238,10 @@ typedef struct {
     ngx_http_core_loc_conf_t  *location;
     ngx_http_idem_errors_t     errors;
     unsigned                   uri_changes:4;
-    unsigned                   let_in:1;        /* all access checks passed */
-    unsigned                   let_in_at:4;     /* r->uri_changes then      */
-    unsigned                   let_in_before:4; /* and the time before      */
-    unsigned                   led:1;           /* redirected here before
+    unsigned                   granted:1;       /* all access checks passed */
+    unsigned                   granted_at:4;    /* r->uri_changes then      */
+    unsigned                   granted_before:4; /* and the time before     */
+    unsigned                   redirected:1;    /* redirected here before
                                                    the context was created  */
     unsigned                   checked:1;       /* let in by the location of
                                                    its URI                  */
@@ -301,8 +301,9 @@ void ngx_http_idem_turn_cancel(ngx_http_idem_turn_t *turn);
 ngx_http_idem_ctx_t *ngx_http_idem_find_ctx(ngx_http_request_t *r);
 ngx_http_idem_ctx_t *ngx_http_idem_create_ctx(
     ngx_http_request_t *r, ngx_http_idem_loc_conf_t *conf);
-void ngx_http_idem_arrive(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
-void ngx_http_idem_let_in(ngx_http_request_t *r);
+void ngx_http_idem_change_location(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_access_granted(ngx_http_request_t *r);
 void ngx_http_idem_enter(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_stage_e stage, const char *reason);
 void ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx);
@@ -346,9 +347,19 @@ ngx_int_t ngx_http_idem_print(ngx_pool_t *pool, ngx_str_t *value,
 
 /* ..._phases.c */
 
+/* modules whose contexts or configurations are read; NULL: not loaded */
+
+typedef struct {
+    ngx_module_t              *charset;
+    ngx_module_t              *image;
+    ngx_module_t              *perl;
+    ngx_module_t              *slice;
+} ngx_http_idem_modules_t;
+
+extern ngx_http_idem_modules_t  ngx_http_idem_modules;
+
+void ngx_http_idem_modules_init(ngx_cycle_t *cycle);
 ngx_int_t ngx_http_idem_phases_init(ngx_conf_t *cf);
-ngx_module_t *ngx_http_idem_find_module(volatile ngx_cycle_t *cycle,
-    const char *name);
 
 /* ..._handler.c */
 
@@ -366,9 +377,9 @@ void ngx_http_idem_resume(ngx_http_request_t *r);
 #define ngx_http_idem_is_redirects(name)                                      \
     ngx_http_idem_header_is(name, NGX_HTTP_IDEM_REDIRECTS)
 
-void ngx_http_idem_errors(ngx_http_request_t *r,
+void ngx_http_idem_errors_save(ngx_http_request_t *r,
     ngx_http_idem_errors_t *errors);
-ngx_int_t ngx_http_idem_redirected(ngx_http_request_t *r);
+ngx_int_t ngx_http_idem_follow_redirect(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_redirect_start(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_redirect_end(ngx_http_request_t *r,
@@ -394,23 +405,23 @@ ngx_int_t ngx_http_idem_redirects_read(ngx_http_request_t *r,
 /* ..._place.c */
 
 /*
- * not the URI alone has led to the location; nginx does not count a "rewrite"
- * of the server
+ * whether a redirect or a "rewrite" chose the location; nginx does not count a
+ * "rewrite" of the server
  */
-#define ngx_http_idem_is_led(r)                                               \
+#define ngx_http_idem_is_redirected(r)                                        \
     ((r)->uri_changes != NGX_HTTP_MAX_URI_CHANGES + 1                         \
      || ((r)->internal && ngx_http_idem_is_rewritten(r)))
 
 ngx_int_t ngx_http_idem_rewritten(ngx_http_request_t *r);
 ngx_uint_t ngx_http_idem_is_rewritten(ngx_http_request_t *r);
 
-ngx_uint_t ngx_http_idem_is_past(ngx_http_request_t *r,
+ngx_uint_t ngx_http_idem_is_unchecked(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_place_begin(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-ngx_uint_t ngx_http_idem_is_here(ngx_http_request_t *r,
+ngx_uint_t ngx_http_idem_same_place(ngx_http_request_t *r,
     ngx_http_idem_redirect_t *step);
-ngx_uint_t ngx_http_idem_place_closed(ngx_http_request_t *r,
+ngx_uint_t ngx_http_idem_server_refuses(ngx_http_request_t *r,
     ngx_http_idem_server_t *server);
 
 /* in front of details: a mark, and the id of a place */
@@ -424,9 +435,9 @@ ngx_uint_t ngx_http_idem_is_hidden(ngx_http_request_t *r,
 
 /* ..._ask.c */
 
-ngx_int_t ngx_http_idem_asked(ngx_http_request_t *r, ngx_str_t *uri,
+ngx_int_t ngx_http_idem_parse_uri(ngx_http_request_t *r, ngx_str_t *uri,
     ngx_str_t *args);
-ngx_int_t ngx_http_idem_is_asked(ngx_http_request_t *r,
+ngx_int_t ngx_http_idem_same_target(ngx_http_request_t *r,
     ngx_http_idem_redirect_t *step);
 ngx_int_t ngx_http_idem_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_redirect_t *step);
@@ -448,8 +459,8 @@ void ngx_http_idem_guard(ngx_http_request_t *r);
  * whether nginx's handler is to end the request: the worker's shutdown
  * timeout expired
  */
-ngx_uint_t ngx_http_idem_cut_off(ngx_http_request_t *r);
-void ngx_http_idem_execute_let_go(ngx_http_request_t *r);
+ngx_uint_t ngx_http_idem_shutdown_expired(ngx_http_request_t *r);
+void ngx_http_idem_recheck_client(ngx_http_request_t *r);
 
 /* ..._upstream.c */
 

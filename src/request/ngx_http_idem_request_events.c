@@ -171,15 +171,15 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_line_t *line, ngx_http_idem_cover_t *cover,
     ngx_http_idem_event_e event)
 {
-    ngx_http_idem_cover_t  *met;
+    ngx_http_idem_cover_t  *found;
 
-    met = ctx->answer.met;
+    found = ctx->answer.cover;
 
     switch (event) {
 
     case NGX_HTTP_IDEM_EVENT_REPLAY:
     case NGX_HTTP_IDEM_EVENT_CONFLICT:
-        if (met) {
+        if (found) {
             ngx_http_idem_event_found(ctx, line, event);
         }
 
@@ -191,11 +191,11 @@ ngx_http_idem_event_more(ngx_http_idem_ctx_t *ctx,
         break;
 
     case NGX_HTTP_IDEM_EVENT_LOCK_CONTENTION:
-        if (met) {
+        if (found) {
             ngx_http_idem_line_number(line, "queue_depth",
                        ngx_http_idem_waiters_of(&ctx->conf->store->name,
-                                                met->id));
-            ngx_http_idem_event_holder(ctx, line, &met->op.found.details);
+                                                found->id));
+            ngx_http_idem_event_holder(ctx, line, &found->op.found.details);
         }
 
         break;
@@ -253,9 +253,9 @@ ngx_http_idem_event_key(ngx_http_idem_ctx_t *ctx, ngx_http_idem_line_t *line,
         return;
     }
 
-    /* of the expired record; replays as counted by this nginx */
+    /* members of the expired record; this nginx counts its own replays */
 
-    if (ngx_http_idem_replays_look(cover->id, &count, &original) == NGX_OK) {
+    if (ngx_http_idem_replays_read(cover->id, &count, &original) == NGX_OK) {
         ngx_http_idem_line_number(line, "replay_count", count);
     }
 
@@ -265,7 +265,7 @@ ngx_http_idem_event_key(ngx_http_idem_ctx_t *ctx, ngx_http_idem_line_t *line,
 }
 
 
-/* of another identity's record only its time and actor */
+/* another identity's record discloses only its time and actor */
 
 static void
 ngx_http_idem_event_found(ngx_http_idem_ctx_t *ctx,
@@ -273,24 +273,24 @@ ngx_http_idem_event_found(ngx_http_idem_ctx_t *ctx,
 {
     uint64_t                now, original;
     ngx_str_t               actor;
-    ngx_http_idem_cover_t  *met;
+    ngx_http_idem_cover_t  *cover;
 
-    met = ctx->answer.met;
+    cover = ctx->answer.cover;
     original = ctx->answer.original_time;
 
     if (event == NGX_HTTP_IDEM_EVENT_CONFLICT) {
         ngx_http_idem_line_word(line, "conflict_type",
-                  ngx_http_idem_claim_same_identity(&met->op.found.claim,
-                                                    &met->claim)
+                  ngx_http_idem_claim_same_identity(&cover->op.found.claim,
+                                                    &cover->claim)
                   ? "payload" : "identity");
 
-        if (!ctx->answer.foreign) {
+        if (!ctx->answer.undisclosed) {
             ngx_http_idem_line_hex(line, "original_fingerprint",
-                                   met->op.found.claim.fingerprint,
+                                   cover->op.found.claim.fingerprint,
                                    NGX_HTTP_IDEM_FINGERPRINT_LEN);
         }
 
-        ngx_http_idem_line_hex(line, "fingerprint", met->claim.fingerprint,
+        ngx_http_idem_line_hex(line, "fingerprint", cover->claim.fingerprint,
                                NGX_HTTP_IDEM_FINGERPRINT_LEN);
     }
 
@@ -311,7 +311,7 @@ ngx_http_idem_event_found(ngx_http_idem_ctx_t *ctx,
         }
     }
 
-    ngx_http_idem_label(&met->op.found.details, NGX_HTTP_IDEM_LABEL_ACTOR,
+    ngx_http_idem_label(&cover->op.found.details, NGX_HTTP_IDEM_LABEL_ACTOR,
                         &actor);
     ngx_http_idem_event_text(line, "original_actor", &actor);
 }

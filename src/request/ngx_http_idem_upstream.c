@@ -34,7 +34,7 @@ static ngx_uint_t ngx_http_idem_upstream_watch(ngx_http_upstream_t *u,
 static ngx_int_t ngx_http_idem_upstream_create(ngx_http_request_t *r);
 static void ngx_http_idem_upstream_finalize(ngx_http_request_t *r,
     ngx_int_t rc);
-static void ngx_http_idem_unmask(ngx_http_idem_run_t *run);
+static void ngx_http_idem_restore_method(ngx_http_idem_run_t *run);
 static ngx_int_t ngx_http_idem_input_init(void *data);
 static ngx_int_t ngx_http_idem_input(void *data, ssize_t bytes);
 static ngx_int_t ngx_http_idem_pipe_input(ngx_event_pipe_t *p,
@@ -177,7 +177,7 @@ ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
     u = r->upstream;
     u->finalize_request = run->finalize;
 
-    ngx_http_idem_unmask(run);
+    ngx_http_idem_restore_method(run);
 
     if (u->header_sent
         && rc != NGX_OK && rc != NGX_AGAIN && rc != NGX_DECLINED)
@@ -191,7 +191,7 @@ ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
 
 
 static void
-ngx_http_idem_unmask(ngx_http_idem_run_t *run)
+ngx_http_idem_restore_method(ngx_http_idem_run_t *run)
 {
     if (run->method) {
         run->request->method = run->method;
@@ -217,7 +217,7 @@ ngx_http_idem_upstream_answers(ngx_http_request_t *r,
     run = &ctx->work.run;
     u = r->upstream;
 
-    ngx_http_idem_unmask(run);
+    ngx_http_idem_restore_method(run);
 
     if (u == NULL || u->cleanup == NULL || r->filter_finalize
 #if (NGX_HTTP_CACHE)

@@ -347,11 +347,11 @@ ngx_http_idem_variable_original(ngx_http_request_t *r,
 {
     u_char                     time[NGX_HTTP_IDEM_ISO_TIME_LEN];
     uint64_t                   original;
-    ngx_http_idem_cover_t     *met;
+    ngx_http_idem_cover_t     *cover;
     ngx_http_idem_activity_t  *activity;
 
-    met = ctx->answer.met;
-    original = ctx->answer.foreign ? 0 : ctx->answer.original_time;
+    cover = ctx->answer.cover;
+    original = ctx->answer.undisclosed ? 0 : ctx->answer.original_time;
     activity = ctx->claims.activity;
 
     ngx_http_idem_iso_time(time, original);
@@ -364,17 +364,17 @@ ngx_http_idem_variable_original(ngx_http_request_t *r,
                         : NGX_OK;
 
     case NGX_HTTP_IDEM_VAR_ORIGINAL_TIME_MS:
-        return (met && original)
+        return (cover && original)
                ? ngx_http_idem_variable_print(r, value, "%*s.%03MZ",
                                               sizeof(time) - 1, time,
                                               (ngx_msec_t) (original % 1000))
                : NGX_OK;
 
     case NGX_HTTP_IDEM_VAR_ORIGINAL_FINGERPRINT:
-        return (met && original)
+        return (cover && original)
                ? ngx_http_idem_variable_print(r, value, "%*xs",
                                       (size_t) NGX_HTTP_IDEM_FINGERPRINT_LEN,
-                                      met->op.found.claim.fingerprint)
+                                      cover->op.found.claim.fingerprint)
                : NGX_OK;
 
     case NGX_HTTP_IDEM_VAR_AGE:
@@ -511,19 +511,19 @@ ngx_http_idem_variable_key(ngx_http_request_t *r,
 static void
 ngx_http_idem_variable_layer(ngx_http_idem_ctx_t *ctx, ngx_str_t *value)
 {
-    if (ctx->answer.met == NULL
+    if (ctx->answer.cover == NULL
         || (ctx->status == NGX_HTTP_IDEM_STATUS_CONFLICT
             && !ngx_http_idem_is_duplicate(ctx)))
     {
         return;
     }
 
-    if (!ctx->answer.met->derived) {
+    if (!ctx->answer.cover->derived) {
         ngx_str_set(value, "key");
         return;
     }
 
-    *value = ctx->answer.met->dedupe->name;
+    *value = ctx->answer.cover->dedupe->name;
 
     if (value->len > 5 && ngx_strncmp(value->data, "json:", 5) == 0) {
         value->data += 5;

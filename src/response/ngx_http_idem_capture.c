@@ -45,13 +45,14 @@ static ngx_int_t ngx_http_idem_covered_body(ngx_http_request_t *r,
     ngx_chain_t *in) NGX_HTTP_IDEM_NOINLINE;
 static ngx_int_t ngx_http_idem_capture_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx) NGX_HTTP_IDEM_NOINLINE;
+static void ngx_http_idem_capture_reset(ngx_http_idem_ctx_t *ctx);
 static ngx_http_idem_reason_e ngx_http_idem_not_held(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_int_t head, ngx_uint_t stream);
 static ngx_uint_t ngx_http_idem_header_only(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_idem_body_follows(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_complete_head(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-static void ngx_http_idem_drop(ngx_chain_t *in);
+static void ngx_http_idem_discard_chain(ngx_chain_t *in);
 static ngx_int_t ngx_http_idem_capture_body(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
     NGX_HTTP_IDEM_NOINLINE;
@@ -134,13 +135,7 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ngx_http_idem_upstream_answers(r, ctx);
 
-    /* this response may replace one that was held already */
-
-    ngx_memzero(&ctx->capture, offsetof(ngx_http_idem_capture_t, blocks));
-    ngx_memzero(&ctx->stream, sizeof(ngx_http_idem_stream_t));
-
-    ctx->capture.last = &ctx->capture.held;
-    ngx_http_idem_file_reset(ctx);
+    ngx_http_idem_capture_reset(ctx);
 
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_HOLD, "a response has come");
 
@@ -209,6 +204,19 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_charset(r, ctx);
 
     return NGX_OK;
+}
+
+
+/* the response may replace one that was held already */
+
+static void
+ngx_http_idem_capture_reset(ngx_http_idem_ctx_t *ctx)
+{
+    ngx_memzero(&ctx->capture, offsetof(ngx_http_idem_capture_t, blocks));
+    ngx_memzero(&ctx->stream, sizeof(ngx_http_idem_stream_t));
+
+    ctx->capture.last = &ctx->capture.held;
+    ngx_http_idem_file_reset(ctx);
 }
 
 
@@ -373,7 +381,7 @@ ngx_http_idem_covered_body(ngx_http_request_t *r, ngx_chain_t *in)
         || ctx->stage == NGX_HTTP_IDEM_COMMIT
         || ctx->capture.instead)
     {
-        ngx_http_idem_drop(in);
+        ngx_http_idem_discard_chain(in);
         return NGX_AGAIN;
     }
 
@@ -383,7 +391,7 @@ ngx_http_idem_covered_body(ngx_http_request_t *r, ngx_chain_t *in)
 
         /* a response to HEAD whose handler sends a body nevertheless */
 
-        ngx_http_idem_drop(in);
+        ngx_http_idem_discard_chain(in);
         in = NULL;
     }
 
@@ -394,7 +402,7 @@ ngx_http_idem_covered_body(ngx_http_request_t *r, ngx_chain_t *in)
 
 
 static void
-ngx_http_idem_drop(ngx_chain_t *in)
+ngx_http_idem_discard_chain(ngx_chain_t *in)
 {
     for ( /* void */ ; in; in = in->next) {
         in->buf->pos = in->buf->last;
@@ -432,7 +440,7 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
         if (reason != NGX_HTTP_IDEM_REASON_NONE) {
 
             if (r->method == NGX_HTTP_HEAD) {
-                ngx_http_idem_drop(in);
+                ngx_http_idem_discard_chain(in);
                 return ngx_http_idem_complete_head(r, ctx);
             }
 
@@ -517,7 +525,7 @@ ngx_http_idem_let_through(ngx_http_request_t *r,
 
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND, "it can't be held");
 
-    ngx_http_idem_execute_let_go(r);
+    ngx_http_idem_recheck_client(r);
 
     ctx->capture.ranges = 0;
     r->buffered &= ~NGX_HTTP_IDEM_BUFFERED;

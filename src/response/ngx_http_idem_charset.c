@@ -78,8 +78,8 @@ ngx_http_idem_charset_name(ngx_http_request_t *r, ngx_str_t *name)
     ngx_http_variable_value_t  *vv;
     ngx_http_idem_charset_t    *found;
 
-    module = ngx_http_idem_find_module(ngx_cycle,
-                                       "ngx_http_charset_filter_module");
+    module = ngx_http_idem_modules.charset;
+
     if (module == NULL) {
         return NGX_DECLINED;
     }

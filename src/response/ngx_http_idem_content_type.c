@@ -39,7 +39,7 @@ ngx_http_idem_content_type(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     charset = r->headers_out.override_charset;
 
-    if (ngx_http_idem_hidden(ctx, &type_name)) {
+    if (ngx_http_idem_header_hidden(ctx, &type_name)) {
         return NGX_OK;
     }
 

@@ -83,7 +83,7 @@ ngx_http_idem_diff(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     *more = 0;
     *text = ctx->answer.diffs[form];
 
-    if (text->data || ctx->answer.details.len == 0 || ctx->answer.foreign
+    if (text->data || ctx->answer.details.len == 0 || ctx->answer.undisclosed
         || ctx->claims.primary->details.len == 0)
     {
         return NGX_OK;

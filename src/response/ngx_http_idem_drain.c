@@ -26,14 +26,7 @@
 
 #if (NGX_HTTP_V2)
 
-typedef struct {
-    ngx_event_t                       timer;
-    ngx_http_client_body_handler_pt   handler;
-} ngx_http_idem_drain_t;
-
-
 static void ngx_http_idem_drained(ngx_http_request_t *r);
-static ngx_http_idem_drain_t *ngx_http_idem_drain_of(ngx_http_request_t *r);
 static void ngx_http_idem_drain_timeout(ngx_event_t *ev);
 static void ngx_http_idem_drain_cleanup(void *data);
 
@@ -61,44 +54,44 @@ ngx_http_idem_body_pending(ngx_http_request_t *r)
 
 
 /*
- * Calls the handler, which has to finalize the request, when the body was
- * read.  Returns what the phase handler has to return.
+ * Calls ngx_http_idem_refuse_drained() when the body was read.  Returns what
+ * the phase handler has to return.
  */
 
 ngx_int_t
-ngx_http_idem_drain(ngx_http_request_t *r,
-    ngx_http_client_body_handler_pt handler)
+ngx_http_idem_drain(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
 #if (NGX_HTTP_V2)
 
     ngx_int_t                  rc;
+    ngx_event_t               *timer;
     ngx_pool_cleanup_t        *cln;
-    ngx_http_idem_drain_t     *drain;
     ngx_http_core_loc_conf_t  *clcf;
 
-    cln = ngx_pool_cleanup_add(r->pool, sizeof(ngx_http_idem_drain_t));
+    cln = ngx_pool_cleanup_add(r->pool, sizeof(ngx_event_t));
     if (cln == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    drain = cln->data;
+    timer = cln->data;
     cln->handler = ngx_http_idem_drain_cleanup;
 
-    ngx_memzero(drain, sizeof(ngx_http_idem_drain_t));
+    ngx_memzero(timer, sizeof(ngx_event_t));
 
-    drain->handler = handler;
-    drain->timer.handler = ngx_http_idem_drain_timeout;
-    drain->timer.data = r;
-    drain->timer.log = r->connection->log;
+    timer->handler = ngx_http_idem_drain_timeout;
+    timer->data = r;
+    timer->log = r->connection->log;
+
+    ctx->answer.drain = timer;
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
-    ngx_add_timer(&drain->timer, clcf->lingering_timeout);
+    ngx_add_timer(timer, clcf->lingering_timeout);
 
     rc = ngx_http_read_client_request_body(r, ngx_http_idem_drained);
 
     if (rc >= NGX_HTTP_SPECIAL_RESPONSE) {
-        ngx_http_idem_drain_cleanup(drain);
+        ngx_http_idem_drain_cleanup(timer);
         return rc;
     }
 
@@ -119,28 +112,12 @@ ngx_http_idem_drain(ngx_http_request_t *r,
 static void
 ngx_http_idem_drained(ngx_http_request_t *r)
 {
-    ngx_http_idem_drain_t  *drain;
+    ngx_http_idem_ctx_t  *ctx;
 
-    drain = ngx_http_idem_drain_of(r);
+    ctx = ngx_http_idem_get_ctx(r);
 
-    ngx_http_idem_drain_cleanup(drain);
-
-    drain->handler(r);
-}
-
-
-static ngx_http_idem_drain_t *
-ngx_http_idem_drain_of(ngx_http_request_t *r)
-{
-    ngx_pool_cleanup_t  *cln;
-
-    cln = r->pool->cleanup;
-
-    while (cln->handler != ngx_http_idem_drain_cleanup) {
-        cln = cln->next;
-    }
-
-    return cln->data;
+    ngx_http_idem_drain_cleanup(ctx->answer.drain);
+    ngx_http_idem_refuse_drained(r, ctx);
 }
 
 
@@ -173,10 +150,10 @@ ngx_http_idem_drain_timeout(ngx_event_t *ev)
 static void
 ngx_http_idem_drain_cleanup(void *data)
 {
-    ngx_http_idem_drain_t  *drain = data;
+    ngx_event_t  *timer = data;
 
-    if (drain->timer.timer_set) {
-        ngx_del_timer(&drain->timer);
+    if (timer->timer_set) {
+        ngx_del_timer(timer);
     }
 }
 

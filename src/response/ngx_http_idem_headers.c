@@ -190,7 +190,7 @@ ngx_http_idem_capture_list(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
             if (rc != NGX_OK
                 || ngx_http_idem_not_kept(&h[i].key)
                 || !ngx_http_idem_header_valid(&h[i].key, &h[i].value)
-                || ngx_http_idem_hidden(ctx, &h[i].key))
+                || ngx_http_idem_header_hidden(ctx, &h[i].key))
             {
                 continue;
             }
@@ -265,7 +265,7 @@ static ngx_int_t
 ngx_http_idem_field(ngx_http_idem_ctx_t *ctx, ngx_array_t *headers,
     ngx_http_idem_header_e kind, ngx_str_t *name, ngx_str_t *value)
 {
-    return ngx_http_idem_hidden(ctx, name)
+    return ngx_http_idem_header_hidden(ctx, name)
            ? NGX_OK
            : ngx_http_idem_keep_header(headers, kind, 1, name, value);
 }
@@ -274,7 +274,7 @@ ngx_http_idem_field(ngx_http_idem_ctx_t *ctx, ngx_array_t *headers,
 /* by idempotency_keep_header or idempotency_hide_header */
 
 ngx_uint_t
-ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx, ngx_str_t *name)
+ngx_http_idem_header_hidden(ngx_http_idem_ctx_t *ctx, ngx_str_t *name)
 {
     /* without Content-Encoding and its like the body has another meaning */
 

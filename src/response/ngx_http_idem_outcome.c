@@ -57,7 +57,7 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
     ngx_uint_t            all, last, answer, upstream, other, beside;
     ngx_http_idem_run_t  *run;
 
-    ngx_http_idem_outcome_left(r, ctx);
+    ngx_http_idem_outcome_redirected(r, ctx);
 
     run = &ctx->work.run;
 
@@ -66,7 +66,7 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
     other = run->called && !upstream
             && !(run->phase && r->err_status >= NGX_HTTP_BAD_REQUEST);
 
-    all = ngx_http_idem_all_upstreams(ctx, &last) | ctx->work.left;
+    all = ngx_http_idem_all_upstreams(ctx, &last) | ctx->work.redirected;
 
     beside = ngx_http_idem_unstarted(r, ctx);
 
@@ -80,7 +80,7 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
 #endif
 
     if (!complete) {
-        /* what another kind of handler has done is unknown */
+        /* a handler without an upstream may have done its work */
         return (all || other || beside)
                ? NGX_HTTP_IDEM_OUTCOME_UNKNOWN
                : NGX_HTTP_IDEM_OUTCOME_RELEASE;
@@ -159,8 +159,8 @@ ngx_http_idem_page(ngx_http_request_t *r,
         return last;
 
     } else if (last == 0
-               && (ctx->work.left == 0
-                   || ctx->work.left & NGX_HTTP_IDEM_ANSWER_NONE))
+               && (ctx->work.redirected == 0
+                   || ctx->work.redirected & NGX_HTTP_IDEM_ANSWER_NONE))
     {
         /* a page of nginx does not speak for a subrequest or for Lua */
         return NGX_HTTP_IDEM_ANSWER_NONE;
@@ -182,7 +182,8 @@ ngx_http_idem_page(ngx_http_request_t *r,
  */
 
 void
-ngx_http_idem_outcome_left(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_outcome_redirected(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx)
 {
     ngx_uint_t            failed;
     ngx_http_idem_run_t  *run;
@@ -214,9 +215,9 @@ ngx_http_idem_outcome_left(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return;
     }
 
-    ctx->work.left |= (failed && r->err_status)
-                 ? ngx_http_idem_by_status(ctx, r->err_status)
-                 : NGX_HTTP_IDEM_ANSWER_NONE;
+    ctx->work.redirected |= (failed && r->err_status)
+                            ? ngx_http_idem_by_status(ctx, r->err_status)
+                            : NGX_HTTP_IDEM_ANSWER_NONE;
 }
 
 
@@ -231,7 +232,7 @@ ngx_http_idem_is_perl(ngx_http_idem_run_t *run)
     void          **conf;
     ngx_module_t   *perl;
 
-    perl = ngx_http_idem_find_module(ngx_cycle, "ngx_http_perl_module");
+    perl = ngx_http_idem_modules.perl;
     conf = perl ? run->loc_conf[perl->ctx_index] : NULL;
 
     return conf && conf[0];
@@ -394,7 +395,7 @@ ngx_http_idem_by_status(ngx_http_idem_ctx_t *ctx, ngx_uint_t status)
     kept = ctx->claims.keep_status;
 
     if (kept == NULL) {
-        kept = ctx->conf->keep_status;          /* it did not begin */
+        kept = ctx->conf->keep_status;          /* before begin */
     }
 
     if (ngx_http_idem_status_kept(kept, status)) {

@@ -24,7 +24,6 @@
 
 static ngx_int_t ngx_http_idem_refuse_start(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_problem_e problem);
-static void ngx_http_idem_refuse_drained(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_refuse_send(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_spare_image(ngx_http_request_t *r);
@@ -119,7 +118,7 @@ ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
     }
 
     if (ngx_http_idem_body_pending(r)) {
-        return ngx_http_idem_drain(r, ngx_http_idem_refuse_drained);
+        return ngx_http_idem_drain(r, ctx);
     }
 
     if (!ctx->answer.body) {
@@ -150,13 +149,10 @@ ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
 
 /* the body has come, or takes too long */
 
-static void
-ngx_http_idem_refuse_drained(ngx_http_request_t *r)
+void
+ngx_http_idem_refuse_drained(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_int_t             rc;
-    ngx_http_idem_ctx_t  *ctx;
-
-    ctx = ngx_http_idem_get_ctx(r);
+    ngx_int_t  rc;
 
     rc = ctx->answer.body ? ngx_http_idem_refuse_send(r, ctx)
                           : (ngx_int_t) ctx->answer.status;
@@ -246,9 +242,9 @@ ngx_http_idem_refuse_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
 
 /*
- * A refusal is no image: image_filter would make 415 of it.  The filter lets
- * the next header pass if the request has a context of its own, whatever is in
- * it: so it knows its own error page.
+ * A refusal is no image: image_filter would make 415 of it.  The filter passes
+ * a header on if the request has any context of that module, since it sets one
+ * before it sends its own error page.
  */
 
 static void
@@ -256,8 +252,7 @@ ngx_http_idem_spare_image(ngx_http_request_t *r)
 {
     ngx_module_t  *image;
 
-    image = ngx_http_idem_find_module(ngx_cycle,
-                                      "ngx_http_image_filter_module");
+    image = ngx_http_idem_modules.image;
 
     if (image && r->ctx[image->ctx_index] == NULL) {
         r->ctx[image->ctx_index] = r;
@@ -436,7 +431,7 @@ ngx_http_idem_problem_body(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     /* a conflict with another identity's record discloses nothing */
 
-    if (ctx->answer.original_time && !ctx->answer.foreign) {
+    if (ctx->answer.original_time && !ctx->answer.undisclosed) {
         p = ngx_cpymem(p, "\"original_time\":\"", 17);
         p = ngx_http_idem_iso_time(p, ctx->answer.original_time);
         *p++ = '"';

@@ -159,7 +159,7 @@ ngx_http_idem_replay_inflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         rc = ngx_http_idem_replay_send(r, ctx, body);
 
     } else {
-        rc = ngx_http_idem_replay_unreadable(r, ctx->answer.met,
+        rc = ngx_http_idem_replay_unreadable(r, ctx->answer.cover,
                                            "its body can't be decompressed");
     }
 

@@ -189,15 +189,18 @@ typedef struct {
     ngx_uint_t                 count;           /* of replays; 0: not
                                                    counted                  */
     ngx_str_t                  details;         /* of the record found      */
-    ngx_http_idem_cover_t     *met;             /* cover of the record that
+    ngx_http_idem_cover_t     *cover;           /* cover of the record that
                                                    decided                  */
     ngx_str_t                  diffs[NGX_HTTP_IDEM_DIFF_N];
                                                 /* data is NULL: not made   */
     ngx_http_idem_response_t  *response;
     ngx_http_idem_rewrite_t   *rewrite;         /* in progress              */
+    ngx_event_t               *drain;           /* of a refusal, while the
+                                                   body is read             */
 
-    unsigned                   foreign:1;       /* another identity's
-                                                   record: disclose nothing */
+    unsigned                   undisclosed:1;   /* another identity's
+                                                   record, or of a place
+                                                   that refused the client  */
     unsigned                   retryable:1;
     unsigned                   refused:1;       /* see "problem"            */
     unsigned                   body:1;          /* a refusal has its own    */
@@ -206,7 +209,7 @@ typedef struct {
 
 /* ..._outcome.c */
 
-void ngx_http_idem_outcome_left(ngx_http_request_t *r,
+void ngx_http_idem_outcome_redirected(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_http_idem_outcome_e ngx_http_idem_outcome(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t complete);
@@ -269,8 +272,8 @@ ngx_int_t ngx_http_idem_stream_finish(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_stream_subrequest(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *in);
-ngx_chain_t *ngx_http_idem_probe(ngx_http_request_t *r, ngx_chain_t *in,
-    ngx_int_t *rc);
+ngx_chain_t *ngx_http_idem_probe_output(ngx_http_request_t *r,
+    ngx_chain_t *in, ngx_int_t *rc);
 ngx_int_t ngx_http_idem_content_type(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_array_t *headers);
 void ngx_http_idem_set_content_type(ngx_http_request_t *r, ngx_str_t *value);
@@ -289,7 +292,9 @@ ngx_int_t ngx_http_idem_refuse(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_problem_e problem);
 ngx_uint_t ngx_http_idem_body_pending(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_drain(ngx_http_request_t *r,
-    ngx_http_client_body_handler_pt handler);
+    ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_refuse_drained(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_refuse_instead(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_refuse_again(ngx_http_request_t *r,
@@ -313,7 +318,8 @@ void ngx_http_idem_deflated(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_inflate(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response,
     ngx_str_t *body);
-ngx_uint_t ngx_http_idem_hidden(ngx_http_idem_ctx_t *ctx, ngx_str_t *name);
+ngx_uint_t ngx_http_idem_header_hidden(ngx_http_idem_ctx_t *ctx,
+    ngx_str_t *name);
 ngx_int_t ngx_http_idem_keep_header(ngx_array_t *headers,
     ngx_http_idem_header_e kind, ngx_uint_t valid, ngx_str_t *name,
     ngx_str_t *value);

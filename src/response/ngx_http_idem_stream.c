@@ -42,6 +42,9 @@ static ngx_int_t ngx_http_idem_stream_next(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *out);
 static ngx_int_t ngx_http_idem_stream_chain(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t **out);
+static size_t ngx_http_idem_stream_unsent(ngx_http_idem_ctx_t *ctx);
+static ngx_chain_t *ngx_http_idem_stream_link(ngx_http_request_t *r,
+    ngx_http_idem_stream_t *s, size_t n);
 static ngx_chain_t *ngx_http_idem_stream_rest(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_stream_gone(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -171,7 +174,7 @@ ngx_http_idem_stream_write_handler(ngx_event_t *wev)
     r = r->main;
 
     ctx = ngx_http_idem_get_ctx(r);
-    cut_off = ngx_http_idem_cut_off(r);
+    cut_off = ngx_http_idem_shutdown_expired(r);
 
     if (cut_off || ctx == NULL || ctx->stage != NGX_HTTP_IDEM_STREAM) {
 
@@ -277,7 +280,7 @@ ngx_http_idem_stream_body(ngx_http_request_t *r,
 }
 
 
-/* it can't be kept: sends the held but unsent data, then the rest */
+/* sends a stream that can't be kept: held but unsent data, then the rest */
 
 static ngx_int_t
 ngx_http_idem_stream_through(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
@@ -470,18 +473,7 @@ ngx_http_idem_stream_chain(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ll = out;
     b = NULL;
 
-    /*
-     * with a Content-Length the last byte ends the response for the client:
-     * it is withheld until the commit
-     */
-
-    len = ctx->capture.response.body_len;
-
-    if (s->length > 0 && (off_t) len >= s->length) {
-        len = (size_t) s->length - 1;
-    }
-
-    len -= ngx_min(len, s->passed);
+    len = ngx_http_idem_stream_unsent(ctx);
 
     if (len && s->piece == NULL) {
         s->piece = ctx->capture.held;
@@ -497,26 +489,14 @@ ngx_http_idem_stream_chain(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
             continue;
         }
 
-        cl = ngx_chain_get_free_buf(r->pool, &s->free);
+        cl = ngx_http_idem_stream_link(r, s, n);
 
         if (cl == NULL) {
-            /* ..._stream_rest() sends what is left */
+            /* ..._stream_rest() sends the remaining data */
             break;
         }
 
         b = cl->buf;
-
-        ngx_memzero(b, sizeof(ngx_buf_t));
-
-        b->start = s->pos;
-        b->pos = s->pos;
-        b->last = s->pos + n;
-        b->end = b->last;
-        b->memory = 1;
-        b->tag = (ngx_buf_tag_t) &ngx_http_idempotency_module;
-
-        s->pos += n;
-        s->passed += n;
         len -= n;
 
         *ll = cl;
@@ -547,6 +527,60 @@ ngx_http_idem_stream_chain(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     s->recycled = 0;
 
     return NGX_OK;
+}
+
+
+/*
+ * With a Content-Length the last byte ends the response for the client: it is
+ * withheld until the commit.
+ */
+
+static size_t
+ngx_http_idem_stream_unsent(ngx_http_idem_ctx_t *ctx)
+{
+    size_t                   len;
+    ngx_http_idem_stream_t  *s;
+
+    s = &ctx->stream;
+    len = ctx->capture.response.body_len;
+
+    if (s->length > 0 && (off_t) len >= s->length) {
+        len = (size_t) s->length - 1;
+    }
+
+    return len - ngx_min(len, s->passed);
+}
+
+
+/* a buffer for the next n bytes of the piece */
+
+static ngx_chain_t *
+ngx_http_idem_stream_link(ngx_http_request_t *r, ngx_http_idem_stream_t *s,
+    size_t n)
+{
+    ngx_buf_t    *b;
+    ngx_chain_t  *cl;
+
+    cl = ngx_chain_get_free_buf(r->pool, &s->free);
+    if (cl == NULL) {
+        return NULL;
+    }
+
+    b = cl->buf;
+
+    ngx_memzero(b, sizeof(ngx_buf_t));
+
+    b->start = s->pos;
+    b->pos = s->pos;
+    b->last = s->pos + n;
+    b->end = b->last;
+    b->memory = 1;
+    b->tag = (ngx_buf_tag_t) &ngx_http_idempotency_module;
+
+    s->pos += n;
+    s->passed += n;
+
+    return cl;
 }
 
 
@@ -603,7 +637,7 @@ ngx_http_idem_stream_subrequest(ngx_http_request_t *r,
     ngx_uint_t  seen;
 
     if (ctx->stream.gone) {
-        seen = ngx_http_idem_probe(r, in, &rc) != NULL;
+        seen = ngx_http_idem_probe_output(r, in, &rc) != NULL;
 
     } else {
         sent = ngx_http_idem_stream_sent(r->main);

@@ -77,8 +77,7 @@ ngx_http_idem_slice(ngx_http_request_t *r)
 {
     ngx_module_t  *slice;
 
-    slice = ngx_http_idem_find_module(ngx_cycle,
-                                      "ngx_http_slice_filter_module");
+    slice = ngx_http_idem_modules.slice;
 
     return slice && r->ctx[slice->ctx_index]
            && r->ctx[slice->ctx_index] == r->main->ctx[slice->ctx_index];
@@ -105,7 +104,7 @@ ngx_http_idem_subrequest_body(ngx_http_request_t *r,
         return ngx_http_idem_hold_part(r, ctx, in);
     }
 
-    out = ngx_http_idem_probe(r, in, &rc);
+    out = ngx_http_idem_probe_output(r, in, &rc);
 
     if (out == NULL || rc == NGX_ERROR) {
         return rc;
@@ -155,7 +154,8 @@ ngx_http_idem_hold_part(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
  */
 
 ngx_chain_t *
-ngx_http_idem_probe(ngx_http_request_t *r, ngx_chain_t *in, ngx_int_t *rc)
+ngx_http_idem_probe_output(ngx_http_request_t *r, ngx_chain_t *in,
+    ngx_int_t *rc)
 {
     ngx_uint_t         delayed;
     ngx_chain_t       *cl, *out;
@@ -210,7 +210,7 @@ ngx_http_idem_subrequests_pending(ngx_http_request_t *r,
 
         /* the postpone filter wakes the next subrequest */
 
-        (void) ngx_http_idem_probe(r, NULL, &rc);
+        (void) ngx_http_idem_probe_output(r, NULL, &rc);
 
         return rc;
     }

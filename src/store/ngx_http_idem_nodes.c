@@ -44,7 +44,7 @@ const char  *ngx_http_idem_node_counts[] = {
 
 
 void
-ngx_http_idem_nodes_see(ngx_http_idem_nodes_t *nodes,
+ngx_http_idem_nodes_touch(ngx_http_idem_nodes_t *nodes,
     ngx_http_idem_store_node_t *node)
 {
     ngx_slab_pool_t                *shpool;
@@ -138,7 +138,7 @@ void
 ngx_http_idem_nodes_count(ngx_http_idem_nodes_t *nodes,
     ngx_http_idem_store_node_t *node, ngx_http_idem_node_count_e what)
 {
-    ngx_http_idem_nodes_see(nodes, node);
+    ngx_http_idem_nodes_touch(nodes, node);
 
     if (node->slot) {
         (void) ngx_atomic_fetch_add(

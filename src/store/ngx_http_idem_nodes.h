@@ -83,7 +83,7 @@ typedef struct {
 
 
 /* assigns a slot to a node that the worker knows, or keeps it alive */
-void ngx_http_idem_nodes_see(ngx_http_idem_nodes_t *nodes,
+void ngx_http_idem_nodes_touch(ngx_http_idem_nodes_t *nodes,
     ngx_http_idem_store_node_t *node);
 
 void ngx_http_idem_nodes_count(ngx_http_idem_nodes_t *nodes,

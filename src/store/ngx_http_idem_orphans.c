@@ -31,7 +31,6 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "ngx_http_idem.h"
 #include "store/ngx_http_idem_store.h"
 #include "store/zone/ngx_http_idem_mutex.h"
 #include "store/zone/ngx_http_idem_shared.h"

@@ -495,10 +495,10 @@ struct ngx_http_idem_store_s {
  * fingerprint stays for the ttl.  The lock outlives its lease even if the ttl
  * is shorter, since a record does not expire while its holder runs.
  *
- * What of it is not the lease tells locks of different leases apart, with the
- * same ttl: by that a store knows its asker's own terms, and a lock that has
- * more left than those give (the server's clock was set back).  A lock with a
- * longer lease is none of these.
+ * The life without the lease, the grace of a lock, is stored with it.  A begin
+ * that finds a lock with its own grace knows that the lock was written with
+ * its own life, too: if more is left, the server's clock was set back.  A lock
+ * with another lease has another grace, and may rightly live longer.
  */
 #define ngx_http_idem_lock_life(op)                                           \
     ((op)->ttl >= 2 * (op)->lease ? (op)->ttl : (op)->ttl + 2 * (op)->lease)

@@ -207,9 +207,9 @@ void ngx_http_idem_wake_cancel(ngx_http_idem_op_t *op) {}
 
 /* ... and what is told */
 
-void ngx_http_idem_memory_tell_init(ngx_cycle_t *c,
+void ngx_http_idem_memory_report_init(ngx_cycle_t *c,
     ngx_http_idem_memory_t *s) {}
-void ngx_http_idem_memory_tell_exit(ngx_http_idem_memory_t *s) {}
+void ngx_http_idem_memory_report_exit(ngx_http_idem_memory_t *s) {}
 
 void
 ngx_http_idem_memory_lock(ngx_http_idem_memory_t *s)

@@ -20,7 +20,6 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "ngx_http_idem.h"
 #include "store/layers/ngx_http_idem_layers.h"
 
 

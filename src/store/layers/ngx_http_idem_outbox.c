@@ -64,7 +64,7 @@ static ngx_http_idem_outbox_has_e ngx_http_idem_outbox_lookup(
     ngx_uint_t read);
 static ngx_int_t ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op, ngx_http_idem_outbox_cause_e cause);
-static void ngx_http_idem_outbox_tell(ngx_http_idem_outbox_t *o,
+static void ngx_http_idem_outbox_report_kept(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op, ngx_uint_t waiting, ngx_uint_t kept,
     ngx_uint_t bare);
 static ngx_int_t ngx_http_idem_outbox_init_process(ngx_cycle_t *cycle,
@@ -334,8 +334,8 @@ ngx_http_idem_outbox_left(ngx_http_idem_item_t *item)
 
 
 /*
- * NGX_DECLINED: the response is not kept.  A record that says so is, if there
- * is room for it; the fallback may have room for the response.
+ * NGX_DECLINED: the response is not kept.  If there is room, a record without
+ * a response is kept; the fallback may have room for the response.
  */
 
 static ngx_int_t
@@ -402,15 +402,16 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
         return NGX_OK;
     }
 
-    ngx_http_idem_outbox_tell(o, op, waiting, item != NULL, bare);
+    ngx_http_idem_outbox_report_kept(o, op, waiting, item != NULL, bare);
 
     return (item == NULL || bare) ? NGX_DECLINED : NGX_OK;
 }
 
 
 static void
-ngx_http_idem_outbox_tell(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op,
-    ngx_uint_t waiting, ngx_uint_t kept, ngx_uint_t bare)
+ngx_http_idem_outbox_report_kept(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_op_t *op, ngx_uint_t waiting, ngx_uint_t kept,
+    ngx_uint_t bare)
 {
     const char                 *error;
     ngx_http_idem_outbox_sh_t  *sh;

@@ -42,6 +42,10 @@
 static void ngx_http_idem_outbox_tick(ngx_event_t *ev);
 static ngx_msec_t ngx_http_idem_outbox_collect(
     ngx_http_idem_outbox_t *o, ngx_queue_t *ops);
+static ngx_msec_t ngx_http_idem_outbox_pass(ngx_http_idem_outbox_t *o,
+    ngx_queue_t *ops);
+static ngx_http_idem_op_t *ngx_http_idem_outbox_pass_item(
+    ngx_http_idem_outbox_t *o, ngx_http_idem_item_t *item);
 static ngx_int_t ngx_http_idem_outbox_own(ngx_http_idem_outbox_t *o);
 static void ngx_http_idem_outbox_disown(ngx_http_idem_outbox_t *o);
 
@@ -134,13 +138,9 @@ ngx_http_idem_outbox_tick(ngx_event_t *ev)
 static ngx_msec_t
 ngx_http_idem_outbox_collect(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
 {
-    ngx_uint_t             n;
-    ngx_msec_t             wait;
-    ngx_queue_t           *q, *completed;
-    ngx_http_idem_op_t    *op;
-    ngx_http_idem_item_t  *item;
+    ngx_msec_t  wait;
 
-    completed = &o->z.zone->completed;
+    wait = NGX_HTTP_IDEM_OUTBOX_TICK;
 
     ngx_http_idem_outbox_lock(o);
 
@@ -155,17 +155,38 @@ ngx_http_idem_outbox_collect(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
         ngx_http_idem_outbox_queues_rewrite(o);
     }
 
-    wait = NGX_HTTP_IDEM_OUTBOX_TICK;
-
-    if (ngx_http_idem_outbox_own(o) != NGX_OK || ngx_queue_empty(completed)) {
-        goto done;
+    if (ngx_http_idem_outbox_own(o) == NGX_OK
+        && !ngx_queue_empty(&o->z.zone->completed))
+    {
+        wait = ngx_http_idem_outbox_pass(o, ops);
     }
 
+    ngx_http_idem_outbox_unlock(o);
+
+    return wait;
+}
+
+
+/*
+ * Goes on with the pass over the records, or starts one if a queue is due.
+ * Called with the zone locked; returns the delay of the next tick.
+ */
+
+static ngx_msec_t
+ngx_http_idem_outbox_pass(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
+{
+    ngx_uint_t           n;
+    ngx_msec_t           wait;
+    ngx_queue_t         *completed;
+    ngx_http_idem_op_t  *op;
+
+    completed = &o->z.zone->completed;
+
     if (o->left == 0) {
-        wait = ngx_http_idem_outbox_queues_next(o, wait);
+        wait = ngx_http_idem_outbox_queues_next(o, NGX_HTTP_IDEM_OUTBOX_TICK);
 
         if (wait) {
-            goto done;
+            return wait;
         }
 
         ngx_http_idem_outbox_pass_start(o);
@@ -180,22 +201,10 @@ ngx_http_idem_outbox_collect(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
 
         o->left--;
 
-        q = ngx_queue_head(completed);
-        item = ngx_queue_data(q, ngx_http_idem_item_t, completed);
-
-        if ((ngx_msec_int_t) (item->expires - ngx_current_msec) <= 0) {
-            ngx_http_idem_zone_remove(&o->z, item);
-            o->z.zone->expired++;
-            continue;
-        }
-
-        ngx_http_idem_zone_requeue(&o->z, item);
-
-        /* after a repair of the zone, local locks are in this queue, too */
-
-        op = item->state != NGX_HTTP_IDEM_IN_PROGRESS
-             ? ngx_http_idem_outbox_try(o, item) : NULL;
-
+        op = ngx_http_idem_outbox_pass_item(o,
+                                 ngx_queue_data(ngx_queue_head(completed),
+                                                ngx_http_idem_item_t,
+                                                completed));
         if (op == NULL) {
             continue;
         }
@@ -203,31 +212,43 @@ ngx_http_idem_outbox_collect(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
         ngx_queue_insert_tail(ops, &op->queue);
 
         if (ngx_http_idem_outbox_queues_next(o, 1) != 0) {
-            /*
-             * no queue is due any more; the rest of the records keep their
-             * order
-             */
+
+            /* no queue is due any more; the other records keep their order */
+
             o->left = 0;
-            goto next;
+            return ngx_http_idem_outbox_queues_next(o,
+                                                   NGX_HTTP_IDEM_OUTBOX_TICK);
         }
     }
 
     if (o->left) {
-        wait = 0;
-        goto done;
+        return 0;
     }
 
     ngx_http_idem_outbox_pass_end(o);
 
-next:
+    return ngx_http_idem_outbox_queues_next(o, NGX_HTTP_IDEM_OUTBOX_TICK);
+}
 
-    wait = ngx_http_idem_outbox_queues_next(o, NGX_HTTP_IDEM_OUTBOX_TICK);
 
-done:
+/* the commit of a record to attempt now, or NULL */
 
-    ngx_http_idem_outbox_unlock(o);
+static ngx_http_idem_op_t *
+ngx_http_idem_outbox_pass_item(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_item_t *item)
+{
+    if ((ngx_msec_int_t) (item->expires - ngx_current_msec) <= 0) {
+        ngx_http_idem_zone_remove(&o->z, item);
+        o->z.zone->expired++;
+        return NULL;
+    }
 
-    return wait;
+    ngx_http_idem_zone_requeue(&o->z, item);
+
+    /* after a repair of the zone, local locks are in this queue, too */
+
+    return item->state != NGX_HTTP_IDEM_IN_PROGRESS
+           ? ngx_http_idem_outbox_try(o, item) : NULL;
 }
 
 

@@ -641,7 +641,7 @@ ngx_http_idem_memory_init_process(ngx_cycle_t *cycle,
     m->details_evicted = m->z.zone->details_evicted;
 
     ngx_http_idem_turns_init(m, cycle->log);
-    ngx_http_idem_memory_tell_init(cycle, m);
+    ngx_http_idem_memory_report_init(cycle, m);
 
     return ngx_http_idem_wake_init(cycle, m);
 }
@@ -651,6 +651,6 @@ static void
 ngx_http_idem_memory_exit_process(ngx_cycle_t *cycle,
     ngx_http_idem_store_t *store)
 {
-    ngx_http_idem_memory_tell_exit(store->conf);
+    ngx_http_idem_memory_report_exit(store->conf);
     ngx_http_idem_wake_exit(store->conf);
 }

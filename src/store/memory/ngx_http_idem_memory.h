@@ -8,14 +8,14 @@
  * The embedded store: records in a shared memory zone, shared by all workers
  * of an nginx.  Besides the zone (..._zone.h):
  *
- *   ..._memory_conf.c   its block of directives
- *   ..._memory.c        the backend: the operations
- *   ..._memory_found.c  the result of a begin that finds a record
- *   ..._memory_admin.c  administrative operations: get, remove, list
- *   ..._memory_tell.c   log messages and events, after the lock is released
- *   ..._turns.c         large responses, copied over several event loop
- *                       iterations
- *   ..._wake.c          wakes waiters in other workers
+ *   ..._memory_conf.c    its block of directives
+ *   ..._memory.c         the backend: the operations
+ *   ..._memory_found.c   the result of a begin that finds a record
+ *   ..._memory_admin.c   administrative operations: get, remove, list
+ *   ..._memory_report.c  log messages and events, after the lock is released
+ *   ..._turns.c          large responses, copied over several event loop
+ *                        iterations
+ *   ..._wake.c           wakes waiters in other workers
  */
 
 
@@ -44,7 +44,7 @@ typedef struct {
 
     /* per worker */
     ngx_http_idem_store_t   *store;
-    ngx_event_t              look;               /* searches for expired
+    ngx_event_t              search;             /* searches for expired
                                                     records */
     ngx_int_t                slot;               /* -1: other workers can't
                                                     wake this one */
@@ -103,11 +103,11 @@ ngx_int_t ngx_http_idem_turns_first(ngx_http_idem_op_t *op, ngx_int_t rc);
 void ngx_http_idem_turns_cancel(ngx_http_idem_op_t *op);
 
 
-/* ..._memory_tell.c */
+/* ..._memory_report.c */
 
-void ngx_http_idem_memory_tell_init(ngx_cycle_t *cycle,
+void ngx_http_idem_memory_report_init(ngx_cycle_t *cycle,
     ngx_http_idem_memory_t *m);
-void ngx_http_idem_memory_tell_exit(ngx_http_idem_memory_t *m);
+void ngx_http_idem_memory_report_exit(ngx_http_idem_memory_t *m);
 
 /* lock the zone, and unlock it; the latter reports what was evicted or expired
    in between */

@@ -284,7 +284,7 @@ ngx_http_idem_pg_timeout(ngx_event_t *ev)
                 && (ngx_msec_int_t) (conn->last_read - call->time) < 0
                 ? call->time : conn->last_read;
         silent = (ngx_current_msec - since >= pg->timeout / 2
-                  && !ngx_http_idem_pg_awaits(conn));
+                  && !ngx_http_idem_pg_awaits_standby(conn));
     }
 
     over = (ngx_http_idem_pg_api->over(op) == NGX_OK);

@@ -301,7 +301,7 @@ void ngx_http_idem_pg_drop(ngx_http_idem_pg_conn_t *conn,
 void ngx_http_idem_pg_broken(ngx_http_idem_pg_conn_t *conn);
 ngx_int_t ngx_http_idem_pg_watch_socket(
     ngx_http_idem_pg_conn_t *conn, ngx_uint_t read, ngx_uint_t write);
-ngx_uint_t ngx_http_idem_pg_awaits(ngx_http_idem_pg_conn_t *conn);
+ngx_uint_t ngx_http_idem_pg_awaits_standby(ngx_http_idem_pg_conn_t *conn);
 
 /* connecting and set-up */
 void ngx_http_idem_pg_connect(ngx_http_idem_pg_conn_t *conn);
@@ -310,7 +310,7 @@ void ngx_http_idem_pg_setup(ngx_http_idem_pg_conn_t *conn);
 void ngx_http_idem_pg_setup_read(ngx_http_idem_pg_conn_t *conn);
 ngx_int_t ngx_http_idem_pg_settings_send(ngx_http_idem_pg_conn_t *conn,
     ngx_uint_t session, ngx_uint_t durable);
-void ngx_http_idem_pg_said(u_char *p, u_char *last, const char *message);
+void ngx_http_idem_pg_error_line(u_char *p, u_char *last, const char *message);
 
 /* batches */
 ngx_int_t ngx_http_idem_pg_batches_send(ngx_http_idem_pg_conn_t *conn);

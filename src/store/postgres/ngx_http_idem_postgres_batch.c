@@ -429,8 +429,8 @@ ngx_http_idem_pg_batch_failed(ngx_http_idem_pg_conn_t *conn,
     if (broken) {
         message = PQresultErrorField(error, PG_DIAG_MESSAGE_PRIMARY);
 
-        ngx_http_idem_pg_said(text, text + sizeof(text) - 1,
-                              message ? message : "it failed");
+        ngx_http_idem_pg_error_line(text, text + sizeof(text) - 1,
+                                    message ? message : "it failed");
     }
 
     if (culprit && culprit->tries >= NGX_HTTP_IDEM_PG_TRIES

@@ -271,7 +271,7 @@ ngx_http_idem_pg_poll(ngx_http_idem_pg_conn_t *conn)
 /* an error of libpq in one line, without the address, which the log has */
 
 void
-ngx_http_idem_pg_said(u_char *p, u_char *last, const char *message)
+ngx_http_idem_pg_error_line(u_char *p, u_char *last, const char *message)
 {
     const char  *s;
 

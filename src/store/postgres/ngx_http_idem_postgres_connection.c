@@ -407,8 +407,8 @@ ngx_http_idem_pg_broken(ngx_http_idem_pg_conn_t *conn)
 {
     u_char  text[NGX_HTTP_IDEM_PG_ERROR_LEN];
 
-    ngx_http_idem_pg_said(text, text + sizeof(text) - 1,
-                          PQerrorMessage(conn->link));
+    ngx_http_idem_pg_error_line(text, text + sizeof(text) - 1,
+                                PQerrorMessage(conn->link));
 
     ngx_http_idem_pg_drop(conn, "%s", text);
 }
@@ -613,7 +613,7 @@ ngx_http_idem_pg_keep_waiting(ngx_http_idem_pg_conn_t *conn)
  */
 
 ngx_uint_t
-ngx_http_idem_pg_awaits(ngx_http_idem_pg_conn_t *conn)
+ngx_http_idem_pg_awaits_standby(ngx_http_idem_pg_conn_t *conn)
 {
     ngx_uint_t           i;
     ngx_http_idem_pg_t  *pg;

@@ -44,6 +44,8 @@ static const char *ngx_http_idem_pg_found(ngx_http_idem_pg_call_t *call);
 static const char *ngx_http_idem_pg_copy_column(ngx_http_idem_op_t *op,
     PGresult *result, int column, ngx_str_t *part);
 static void ngx_http_idem_pg_clear(void *data);
+static const char *ngx_http_idem_pg_refused(ngx_http_idem_op_t *op,
+    const char *state);
 static void ngx_http_idem_pg_explain(ngx_http_idem_op_t *op,
     const char *why, PGresult *error);
 
@@ -360,7 +362,7 @@ ngx_http_idem_pg_clear(void *data)
 ngx_http_idem_pg_verdict_e
 ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
 {
-    const char          *state, *why;
+    const char          *state;
     ngx_http_idem_op_t  *op;
 
     op = call ? call->op : NULL;
@@ -401,51 +403,61 @@ ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
         return NGX_HTTP_IDEM_PG_AGAIN;
     }
 
-    why = "";
     op->result = NGX_HTTP_IDEM_ERROR;
 
-    if (ngx_strncmp(state, "53", 2) == 0) {         /* disk or memory full */
+    if (ngx_strncmp(state, "53", 2) == 0            /* disk or memory full */
+        && op->kind == NGX_HTTP_IDEM_OP_COMMIT && !call->bare
+        && op->state == NGX_HTTP_IDEM_COMPLETED)
+    {
+        return NGX_HTTP_IDEM_PG_AGAIN_BARE;
+    }
 
-        if (op->kind == NGX_HTTP_IDEM_OP_COMMIT && !call->bare
-            && op->state == NGX_HTTP_IDEM_COMPLETED)
-        {
-            return NGX_HTTP_IDEM_PG_AGAIN_BARE;
-        }
+    ngx_http_idem_pg_explain(op, ngx_http_idem_pg_refused(op, state), error);
+
+    return NGX_HTTP_IDEM_PG_FAILED;
+}
+
+
+/* sets the result of an operation that the server refused; returns why */
+
+static const char *
+ngx_http_idem_pg_refused(ngx_http_idem_op_t *op, const char *state)
+{
+    if (ngx_strncmp(state, "53", 2) == 0) {
 
         if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
             op->result = NGX_HTTP_IDEM_FULL;
         }
 
-        why = "there is no room: ";
-
-    } else if (ngx_strcmp(state, "55P03") == 0) {
-        why = "the record is locked: ";
-
-    } else if (ngx_strcmp(state, "57014") == 0) {
-        why = "it took too long: ";
-
-    } else if (ngx_strcmp(state, "42501") == 0) {
-        why = "the user may not do that: ";
-
-
-        /* the store works, but the user lacks permission: no outage */
-        op->bad_record = (op->kind == NGX_HTTP_IDEM_OP_GET);
-
-    } else if (ngx_strcmp(state, "42883") == 0
-               && ngx_http_idem_op_is_admin(op))
-    {
-        why = "apply sql/install.sql of this release: ";
-        op->bad_record = (op->kind == NGX_HTTP_IDEM_OP_GET);
-
-    } else {
-        /* malformed JSON would fail again */
-        op->bad_record = (op->kind == NGX_HTTP_IDEM_OP_LOG
-                          && ngx_strncmp(state, "22", 2) == 0);
+        return "there is no room: ";
     }
 
-    ngx_http_idem_pg_explain(op, why, error);
+    if (ngx_strcmp(state, "55P03") == 0) {
+        return "the record is locked: ";
+    }
 
-    return NGX_HTTP_IDEM_PG_FAILED;
+    if (ngx_strcmp(state, "57014") == 0) {
+        return "it took too long: ";
+    }
+
+    if (ngx_strcmp(state, "42501") == 0) {
+
+        /* the store works, but the user lacks permission: no outage */
+
+        op->bad_record = (op->kind == NGX_HTTP_IDEM_OP_GET);
+        return "the user may not do that: ";
+    }
+
+    if (ngx_strcmp(state, "42883") == 0 && ngx_http_idem_op_is_admin(op)) {
+        op->bad_record = (op->kind == NGX_HTTP_IDEM_OP_GET);
+        return "apply sql/install.sql of this release: ";
+    }
+
+    /* malformed JSON would fail again */
+
+    op->bad_record = (op->kind == NGX_HTTP_IDEM_OP_LOG
+                      && ngx_strncmp(state, "22", 2) == 0);
+    return "";
 }
 
 
@@ -474,5 +486,5 @@ ngx_http_idem_pg_explain(ngx_http_idem_op_t *op,
     last = p + sizeof(text) - 1;
 
     p = ngx_slprintf(p, last, "%s", why);
-    ngx_http_idem_pg_said(p, last, message ? message : "");
+    ngx_http_idem_pg_error_line(p, last, message ? message : "");
 }

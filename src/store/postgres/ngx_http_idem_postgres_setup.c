@@ -228,8 +228,9 @@ ngx_http_idem_pg_setup_result(ngx_http_idem_pg_conn_t *conn, PGresult *result)
     state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
     message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
 
-    ngx_http_idem_pg_said(text, text + sizeof(text) - 1,
-                          message ? message : PQerrorMessage(conn->link));
+    ngx_http_idem_pg_error_line(text, text + sizeof(text) - 1,
+                                message ? message
+                                        : PQerrorMessage(conn->link));
 
     if (state && (ngx_strcmp(state, "3F000") == 0       /* no such schema */
                   || ngx_strcmp(state, "42883") == 0))  /* no such function */

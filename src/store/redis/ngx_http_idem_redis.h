@@ -204,7 +204,7 @@ void ngx_http_idem_redis_record_details(ngx_str_t *record,
  * Whether the record that begin found can be used without a script: it is
  * valid, and its lease or ttl has not expired.
  */
-ngx_uint_t ngx_http_idem_redis_record_lasts(ngx_http_idem_op_t *op,
+ngx_uint_t ngx_http_idem_redis_record_usable(ngx_http_idem_op_t *op,
     ngx_str_t *record, int64_t life);
 
 /*

@@ -35,11 +35,11 @@ static void ngx_http_idem_redis_policy_config(ngx_redis_conn_t *conn,
     redisReply *reply);
 static void ngx_http_idem_redis_policy(ngx_redis_node_t *node,
     ngx_str_t *policy);
-static void ngx_http_idem_redis_works(ngx_redis_conn_t *conn);
+static void ngx_http_idem_redis_first_reply(ngx_redis_conn_t *conn);
 static void ngx_http_idem_redis_suspect_loss(ngx_redis_t *client,
     ngx_redis_conn_t *conn, ngx_uint_t now);
 static ngx_uint_t ngx_http_idem_redis_concerns(void *data, u_char *id);
-static void ngx_http_idem_redis_missed(ngx_redis_call_t *call,
+static void ngx_http_idem_redis_replicas_missed(ngx_redis_call_t *call,
     redisReply *reply);
 static ngx_http_idem_store_node_t *ngx_http_idem_redis_node_of(void *data,
     u_char *id);
@@ -49,7 +49,7 @@ const ngx_redis_hooks_t  ngx_http_idem_redis_hooks = {
     ngx_http_idem_redis_node,
     ngx_http_idem_redis_count,
     ngx_http_idem_redis_ready,
-    ngx_http_idem_redis_works,
+    ngx_http_idem_redis_first_reply,
     ngx_http_idem_redis_suspect_loss,
     ngx_http_idem_redis_wake_all,
     ngx_http_idem_redis_message
@@ -199,7 +199,7 @@ ngx_http_idem_redis_policy(ngx_redis_node_t *node, ngx_str_t *policy)
 
 
 static void
-ngx_http_idem_redis_works(ngx_redis_conn_t *conn)
+ngx_http_idem_redis_first_reply(ngx_redis_conn_t *conn)
 {
     ngx_http_idem_redis_t  *redis;
 
@@ -248,7 +248,7 @@ ngx_http_idem_redis_replicated(ngx_redis_call_t *call, redisReply *reply)
     if (reply->type == REDIS_REPLY_ERROR
         || reply->integer < call->redis->replicas)
     {
-        ngx_http_idem_redis_missed(call, reply);
+        ngx_http_idem_redis_replicas_missed(call, reply);
     }
 
     ngx_http_idem_remote_replied(call->data);
@@ -258,7 +258,7 @@ ngx_http_idem_redis_replicated(ngx_redis_call_t *call, redisReply *reply)
 /* warns once a second only, since there may be thousands of commits */
 
 static void
-ngx_http_idem_redis_missed(ngx_redis_call_t *call, redisReply *reply)
+ngx_http_idem_redis_replicas_missed(ngx_redis_call_t *call, redisReply *reply)
 {
     u_char                 *p;
     u_char                  why[128 + 1];
@@ -352,7 +352,7 @@ ngx_http_idem_redis_node_of(void *data, u_char *id)
 
     n = node->data;
 
-    ngx_http_idem_nodes_see(redis->store->nodes, &n->known);
+    ngx_http_idem_nodes_touch(redis->store->nodes, &n->known);
 
     return &n->known;
 }

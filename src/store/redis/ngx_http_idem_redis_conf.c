@@ -30,6 +30,9 @@
 
 static char *ngx_http_idem_redis_init_tls(ngx_conf_t *cf,
     ngx_http_idem_redis_t *redis);
+static const char *ngx_http_idem_redis_check_tls(ngx_redis_t *client);
+static char *ngx_http_idem_redis_create_ssl(ngx_conf_t *cf,
+    ngx_http_idem_redis_t *redis);
 #if (NGX_SSL)
 static ngx_int_t ngx_http_idem_redis_certificate(ngx_conf_t *cf,
     ngx_http_idem_redis_t *redis, ngx_ssl_t *ssl);
@@ -284,60 +287,88 @@ ngx_http_idem_redis_init_conf(ngx_conf_t *cf, ngx_http_idem_store_t *store)
 }
 
 
-/* how servers are verified, and the client certificate */
-
 static char *
 ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
 {
-#if (NGX_SSL)
-    ngx_ssl_t           *ssl;
-    ngx_pool_cleanup_t  *cln;
-#endif
+    const char   *wrong;
+    ngx_redis_t  *client;
 
-    ngx_conf_init_value(redis->client.sentinel_tls, redis->client.tls);
+    client = &redis->client;
 
-    if (!redis->client.tls && !redis->client.sentinel_tls) {
+    ngx_conf_init_value(client->sentinel_tls, client->tls);
 
-        if (redis->client.tls_verify != NGX_CONF_UNSET
-            || redis->client.tls_trusted_certificate.len
-            || redis->client.tls_name.len
-            || redis->client.tls_certificate.len
-            || redis->client.tls_certificate_key.len)
-        {
-            return ngx_http_idem_store_wrong(cf, redis->store,
-                                             "has \"tls_...\" directives "
-                                             "without \"tls on\"");
-        }
+    wrong = ngx_http_idem_redis_check_tls(client);
 
+    if (wrong) {
+        return ngx_http_idem_store_wrong(cf, redis->store, wrong);
+    }
+
+    if (!client->tls && !client->sentinel_tls) {
         return NGX_CONF_OK;
     }
 
-    ngx_conf_init_value(redis->client.tls_verify, 1);
+    ngx_conf_init_value(client->tls_verify, 1);
 
-    if ((redis->client.tls_certificate.len == 0)
-        != (redis->client.tls_certificate_key.len == 0))
-    {
-        return ngx_http_idem_store_wrong(cf, redis->store,
-                                         "has one of \"tls_certificate\" and "
-                                         "\"tls_certificate_key\" without the "
-                                         "other");
+    return ngx_http_idem_redis_create_ssl(cf, redis);
+}
+
+
+/* what is wrong with the combination of directives, or NULL */
+
+static const char *
+ngx_http_idem_redis_check_tls(ngx_redis_t *client)
+{
+    ngx_redis_addr_t  *server;
+
+    if (!client->tls && !client->sentinel_tls) {
+
+        if (client->tls_verify != NGX_CONF_UNSET
+            || client->tls_trusted_certificate.len || client->tls_name.len
+            || client->tls_certificate.len || client->tls_certificate_key.len)
+        {
+            return "has \"tls_...\" directives without \"tls on\"";
+        }
+
+        return NULL;
     }
 
-    /* without tls_name, a certificate is checked for the host of its
-       server */
-
-    if (redis->client.tls_name.len == 0 && redis->client.tls_verify
-        && redis->client.servers.nelts
-        && ((ngx_redis_addr_t *) redis->client.servers.elts)->url
-           .family == AF_UNIX)
+    if ((client->tls_certificate.len == 0)
+        != (client->tls_certificate_key.len == 0))
     {
-        return ngx_http_idem_store_wrong(cf, redis->store,
-                                         "has TLS on a unix socket: it needs "
-                                         "a \"tls_name\" to check, or "
-                                         "\"tls_verify off\"");
+        return "has one of \"tls_certificate\" and \"tls_certificate_key\" "
+               "without the other";
     }
 
+    /* without tls_name, a certificate is checked for the host of its server */
+
+    server = client->servers.elts;
+
+    if (client->tls_name.len == 0 && client->tls_verify != 0
+        && client->servers.nelts && server->url.family == AF_UNIX)
+    {
+        return "has TLS on a unix socket: it needs a \"tls_name\" to check, "
+               "or \"tls_verify off\"";
+    }
+
+#if !(NGX_SSL)
+    return "has \"tls on\", and this nginx was built without TLS";
+#else
+    return NULL;
+#endif
+}
+
+
+/* how servers are verified, and the client certificate */
+
+static char *
+ngx_http_idem_redis_create_ssl(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
+{
 #if (NGX_SSL)
+    ngx_ssl_t           *ssl;
+    ngx_redis_t         *client;
+    ngx_pool_cleanup_t  *cln;
+
+    client = &redis->client;
 
     ssl = ngx_pcalloc(cf->pool, sizeof(ngx_ssl_t));
     if (ssl == NULL) {
@@ -361,42 +392,33 @@ ngx_http_idem_redis_init_tls(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
     cln->handler = ngx_ssl_cleanup_ctx;
     cln->data = ssl;
 
-    if (redis->client.tls_certificate.len
+    if (client->tls_certificate.len
         && ngx_http_idem_redis_certificate(cf, redis, ssl) != NGX_OK)
     {
         return NGX_CONF_ERROR;
     }
 
-    if (redis->client.tls_verify) {
-
-        if (redis->client.tls_trusted_certificate.len == 0) {
-
-            if (SSL_CTX_set_default_verify_paths(ssl->ctx) == 0) {
-                return ngx_http_idem_store_wrong(cf, redis->store,
-                            "needs \"tls_trusted_certificate\": the system's "
-                            "own certificates can't be loaded");
-            }
-
-        } else if (ngx_ssl_trusted_certificate(cf, ssl,
-                                    &redis->client.tls_trusted_certificate,
-                                    NGX_HTTP_IDEM_REDIS_VERIFY_DEPTH)
-                   != NGX_OK)
-        {
-            return NGX_CONF_ERROR;
-        }
+    if (client->tls_verify && client->tls_trusted_certificate.len == 0
+        && SSL_CTX_set_default_verify_paths(ssl->ctx) == 0)
+    {
+        return ngx_http_idem_store_wrong(cf, redis->store,
+                        "needs \"tls_trusted_certificate\": the system's own "
+                        "certificates can't be loaded");
     }
 
-    redis->client.ssl = ssl;
+    if (client->tls_verify && client->tls_trusted_certificate.len
+        && ngx_ssl_trusted_certificate(cf, ssl,
+                                       &client->tls_trusted_certificate,
+                                       NGX_HTTP_IDEM_REDIS_VERIFY_DEPTH)
+           != NGX_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    client->ssl = ssl;
+#endif
 
     return NGX_CONF_OK;
-
-#else
-
-    return ngx_http_idem_store_wrong(cf, redis->store,
-                                     "has \"tls on\", and this nginx was "
-                                     "built without TLS");
-
-#endif
 }
 
 

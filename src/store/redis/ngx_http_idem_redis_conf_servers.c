@@ -31,8 +31,8 @@
 
 static char *ngx_http_idem_redis_add(ngx_conf_t *cf, ngx_array_t *addrs,
     ngx_str_t *value, in_port_t port, ngx_str_t *directive);
-static const char *ngx_http_idem_redis_check_servers(
-    ngx_http_idem_redis_t *redis);
+static const char *ngx_http_idem_redis_check_servers(ngx_redis_t *client);
+static const char *ngx_http_idem_redis_check_sentinels(ngx_redis_t *client);
 static char *ngx_http_idem_redis_check_names(ngx_conf_t *cf,
     ngx_http_idem_store_t *store, const char *directive, ngx_array_t *addrs);
 
@@ -152,7 +152,7 @@ ngx_http_idem_redis_init_servers(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
 {
     const char  *wrong;
 
-    wrong = ngx_http_idem_redis_check_servers(redis);
+    wrong = ngx_http_idem_redis_check_servers(&redis->client);
 
     if (wrong) {
         return ngx_http_idem_store_wrong(cf, redis->store, wrong);
@@ -173,84 +173,89 @@ ngx_http_idem_redis_init_servers(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
 /* what is wrong with the combination of directives, or NULL */
 
 static const char *
-ngx_http_idem_redis_check_servers(ngx_http_idem_redis_t *redis)
+ngx_http_idem_redis_check_servers(ngx_redis_t *client)
 {
     ngx_uint_t         i;
     ngx_redis_addr_t  *addr;
 
-    if (redis->client.sentinels.nelts == 0) {
-
-        if (redis->client.master_name.len) {
-            return "has a \"sentinel\" without an address: it needs one, for "
-                   "example \"sentinel 127.0.0.1:26379 master=mymaster\"";
-        }
-
-        if (redis->client.sentinel_user.len
-            || redis->client.sentinel_password.len
-            || redis->client.sentinel_tls != NGX_CONF_UNSET)
-        {
-            return "has \"sentinel_...\" directives without a \"sentinel\"";
-        }
-
-        if (redis->client.servers.nelts == 0) {
-            return "has no \"server\": it needs one, for example \"server "
-                   "127.0.0.1:6379\", or a \"sentinel\"";
-        }
-
-        if (redis->client.servers.nelts > 1 && !redis->client.cluster) {
-            return "has more than one \"server\": this is for \"cluster on\", "
-                   "otherwise there is one";
-        }
-
-    } else {
-
-        if (redis->client.cluster) {
-            return "has \"sentinel\" and \"cluster on\": a cluster elects its "
-                   "masters itself, it has \"server\" only";
-        }
-
-        if (redis->client.servers.nelts) {
-            return "has \"sentinel\" and \"server\": the sentinels tell which "
-                   "server it is, remove one of both";
-        }
-
-        if (redis->client.master_name.len == 0) {
-            return "has a \"sentinel\" without \"master=\": it needs the "
-                   "master's name, for example \"sentinel 127.0.0.1:26379 "
-                   "master=mymaster\"";
-        }
-
-        if (redis->client.sentinel_user.len
-            && redis->client.sentinel_password.len == 0)
-        {
-            return "has a \"sentinel_user\" without a \"sentinel_password\" "
-                   "or \"sentinel_password_file\"";
-        }
+    if (client->sentinels.nelts) {
+        return ngx_http_idem_redis_check_sentinels(client);
     }
 
-    addr = redis->client.servers.elts;
+    if (client->master_name.len) {
+        return "has a \"sentinel\" without an address: it needs one, for "
+               "example \"sentinel 127.0.0.1:26379 master=mymaster\"";
+    }
 
-    for (i = 0; i < redis->client.servers.nelts && redis->client.cluster; i++) {
+    if (client->sentinel_user.len || client->sentinel_password.len
+        || client->sentinel_tls != NGX_CONF_UNSET)
+    {
+        return "has \"sentinel_...\" directives without a \"sentinel\"";
+    }
+
+    if (client->servers.nelts == 0) {
+        return "has no \"server\": it needs one, for example \"server "
+               "127.0.0.1:6379\", or a \"sentinel\"";
+    }
+
+    if (!client->cluster) {
+        return client->servers.nelts == 1 ? NULL
+               : "has more than one \"server\": this is for \"cluster on\", "
+                 "otherwise there is one";
+    }
+
+    addr = client->servers.elts;
+
+    for (i = 0; i < client->servers.nelts; i++) {
         if (addr[i].url.family == AF_UNIX) {
             return "has \"cluster on\" and a \"server\" that is a unix "
                    "socket: the nodes of a cluster have addresses and ports";
         }
     }
 
-    addr = redis->client.sentinels.elts;
+    if (client->db != NGX_CONF_UNSET && client->db != 0) {
+        return "has \"cluster on\" and a \"db\" other than 0: a cluster has "
+               "no other";
+    }
 
-    for (i = 0; i < redis->client.sentinels.nelts; i++) {
+    return NULL;
+}
+
+
+static const char *
+ngx_http_idem_redis_check_sentinels(ngx_redis_t *client)
+{
+    ngx_uint_t         i;
+    ngx_redis_addr_t  *addr;
+
+    if (client->cluster) {
+        return "has \"sentinel\" and \"cluster on\": a cluster elects its "
+               "masters itself, it has \"server\" only";
+    }
+
+    if (client->servers.nelts) {
+        return "has \"sentinel\" and \"server\": the sentinels tell which "
+               "server it is, remove one of both";
+    }
+
+    if (client->master_name.len == 0) {
+        return "has a \"sentinel\" without \"master=\": it needs the "
+               "master's name, for example \"sentinel 127.0.0.1:26379 "
+               "master=mymaster\"";
+    }
+
+    if (client->sentinel_user.len && client->sentinel_password.len == 0) {
+        return "has a \"sentinel_user\" without a \"sentinel_password\" "
+               "or \"sentinel_password_file\"";
+    }
+
+    addr = client->sentinels.elts;
+
+    for (i = 0; i < client->sentinels.nelts; i++) {
         if (addr[i].url.family == AF_UNIX) {
             return "has a \"sentinel\" that is a unix socket: sentinels have "
                    "addresses and ports";
         }
-    }
-
-    if (redis->client.cluster && redis->client.db != NGX_CONF_UNSET
-        && redis->client.db != 0)
-    {
-        return "has \"cluster on\" and a \"db\" other than 0: a cluster has "
-               "no other";
     }
 
     return NULL;

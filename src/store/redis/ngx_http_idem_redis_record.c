@@ -235,7 +235,7 @@ ngx_http_idem_redis_record_details(ngx_str_t *record, ngx_str_t *details)
 
 
 ngx_uint_t
-ngx_http_idem_redis_record_lasts(ngx_http_idem_op_t *op, ngx_str_t *record,
+ngx_http_idem_redis_record_usable(ngx_http_idem_op_t *op, ngx_str_t *record,
     int64_t life)
 {
     uint64_t    grace, ours;
@@ -324,8 +324,7 @@ ngx_http_idem_redis_record_found(ngx_http_idem_op_t *op, ngx_str_t *record,
     }
 
     if (life == NGX_HTTP_IDEM_REDIS_LIFE_UNKNOWN) {
-        /* it lives as long as its key, and the caller does not need to know
-           more */
+        /* the record lives as long as its key; no caller needs the time */
         return NULL;
     }
 

@@ -278,7 +278,7 @@ ngx_http_idem_redis_native_found(ngx_http_idem_redis_call_t *call,
         life = (pttl->type == REDIS_REPLY_INTEGER) ? pttl->integer : -1;
     }
 
-    if (!ngx_http_idem_redis_record_lasts(op, record, life)) {
+    if (!ngx_http_idem_redis_record_usable(op, record, life)) {
 
         /* does not count as sent: it wrote nothing that might have to be
            undone */

@@ -173,7 +173,7 @@ ngx_http_idem_repair_items(ngx_http_idem_records_t *z,
                 continue;
             }
 
-            /* what is outside of the zone can't be claimed */
+            /* a pointer to the outside of the zone can't be claimed */
 
             if (ngx_http_idem_arena_claim(&z->zone->arena, item,
                                           NGX_HTTP_IDEM_KIND_ITEM)

@@ -30,7 +30,7 @@
 #define NGX_HTTP_IDEM_MEMORY_AGAIN   10
 
 
-static void ngx_http_idem_memory_told(ngx_http_idem_memory_t *m);
+static void ngx_http_idem_memory_report_expired(ngx_http_idem_memory_t *m);
 static void ngx_http_idem_memory_search(ngx_event_t *ev);
 
 
@@ -55,7 +55,7 @@ ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *m, ngx_log_t *log)
     ngx_http_idem_zone_unlock(&m->z);
 
     if (m->z.gone && m->z.gone->n) {
-        ngx_http_idem_memory_told(m);
+        ngx_http_idem_memory_report_expired(m);
     }
 
     /* a zone that is too small evicts at every request: log once a second */
@@ -85,7 +85,7 @@ ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *m, ngx_log_t *log)
 /* an event for each expired record */
 
 static void
-ngx_http_idem_memory_told(ngx_http_idem_memory_t *m)
+ngx_http_idem_memory_report_expired(ngx_http_idem_memory_t *m)
 {
     ngx_uint_t                  i;
     ngx_http_idem_zone_gone_t  *gone;
@@ -108,7 +108,7 @@ ngx_http_idem_memory_told(ngx_http_idem_memory_t *m)
 /* all workers collect expired records; the first searches for them, too */
 
 void
-ngx_http_idem_memory_tell_init(ngx_cycle_t *cycle, ngx_http_idem_memory_t *m)
+ngx_http_idem_memory_report_init(ngx_cycle_t *cycle, ngx_http_idem_memory_t *m)
 {
     m->z.gone = NULL;
 
@@ -122,17 +122,17 @@ ngx_http_idem_memory_tell_init(ngx_cycle_t *cycle, ngx_http_idem_memory_t *m)
         return;
     }
 
-    ngx_memzero(&m->look, sizeof(ngx_event_t));
+    ngx_memzero(&m->search, sizeof(ngx_event_t));
 
-    ngx_housekeeping_init(&m->look, ngx_http_idem_memory_search, m);
-    ngx_add_timer(&m->look, NGX_HTTP_IDEM_MEMORY_SEARCH);
+    ngx_housekeeping_init(&m->search, ngx_http_idem_memory_search, m);
+    ngx_add_timer(&m->search, NGX_HTTP_IDEM_MEMORY_SEARCH);
 }
 
 
 void
-ngx_http_idem_memory_tell_exit(ngx_http_idem_memory_t *m)
+ngx_http_idem_memory_report_exit(ngx_http_idem_memory_t *m)
 {
-    ngx_housekeeping_stop(&m->look);
+    ngx_housekeeping_stop(&m->search);
 }
 
 
