@@ -5,7 +5,7 @@
  */
 
 /*
- * The least that a replay can cost in nginx, for bench/run.
+ * The least that a replay can cost in nginx, for bench/bound.
  *
  * A replay has to read the body, to hash it, to name its record by a hash, and
  * to send a stored response with two headers of its own.  The content handler
@@ -205,7 +205,7 @@ ngx_http_bound_header(ngx_http_request_t *r, ngx_str_t *name,
 }
 
 
-/* what configure makes for a dynamic module: bench/run has no use for more */
+/* what configure makes for a dynamic module */
 
 ngx_module_t  *ngx_modules[] = { &ngx_http_bound_module, NULL };
 char  *ngx_module_names[] = { "ngx_http_bound_module", NULL };
