@@ -3,17 +3,17 @@
 
 -- Installs the PostgreSQL store, or brings it up to this release.
 --
---   psql -d <database> -f sql/install.sql                as the owner-to-be
+--   psql -d <database> -f sql/install.sql                as the future owner
 --   psql -d <database> -v schema=other -f sql/install.sql
 --
--- One transaction: it is all there afterwards, or nothing changed.  To run it
--- again does no harm: tables stay, functions and rights are set anew.  Roles are
--- of the whole server; who may not create them lets somebody else do that
--- first (v1/roles.sql).
+-- The script is one transaction: it installs everything, or changes nothing.  It
+-- may run again: tables stay, functions and rights are set anew.  Roles belong
+-- to the whole server; if the owner may not create roles, an administrator runs
+-- v1/roles.sql first.
 --
--- Versions: idempotency_meta has the version of the schema, and the oldest one
--- that an nginx may have been written for.  So the database is upgraded first,
--- and then one host after the other.
+-- Versions: idempotency_meta has the version of the schema, and the oldest
+-- version of a module that it serves.  So upgrade the database first, and then
+-- one host after the other.
 
 \set ON_ERROR_STOP on
 \set QUIET on
@@ -27,7 +27,7 @@ BEGIN;
 
 SET LOCAL client_min_messages = warning;
 
--- whoever waits for a lock longer than this lets nginx wait behind it
+-- nginx waits behind a statement that waits for a lock
 
 SET LOCAL lock_timeout = '2s';
 

@@ -93,8 +93,8 @@ $$;
 -- under nobody's token: a holder that still runs, or a commit that is sent
 -- again, would write it anew if it found nothing.  So it does where nothing is:
 -- a host whose outbox has the record writes it when it is back.  A row of state
--- 0: it was deleted before.  Whoever waits is woken, and all hosts are told ("-" and the id) that a cached response is not to be
--- replayed.
+-- 0: it was deleted before.  Waiters are woken, and all hosts are told ("-" and
+-- the id) not to replay a cached response.
 
 CREATE OR REPLACE FUNCTION idempotency_delete(p_id bytea)
 RETURNS TABLE (o_id bytea, o_state smallint, o_reason smallint,
