@@ -304,9 +304,8 @@ my $r = $over->read_response;
 is_error($r, 429, {
     type => 'too_many_requests', retryable => JSON::PP::true,
     retryAfterMs => 5000,
-    message => "Too many concurrent requests for idempotency key "
-               . "'idem_abc123xyz'. Maximum 10 waiters allowed. Please retry "
-               . 'after a delay.',
+    message => 'Too many concurrent requests for key "idem_abc123xyz". '
+               . 'Maximum 10 waiters allowed. Please retry after a delay.',
 }, 'the twelfth');
 
 is($r->header('Retry-After'), 5, 'Retry-After');
@@ -578,10 +577,26 @@ app_answer('/mcp', { body => '{"jsonrpc":"2.0","id":{request:id},'
 is($text->(call_tool(5, 'formbridge_access-request_submit', $arguments)),
    'sub_6', 'the tool of another intake');
 
+# … whose name may have underscores, and however the call is written
+
+$arguments =~ s/idem_[\w-]+/idem_under/;
+
+my @intakes = map { $text->($_) } (
+    call_tool(8, 'formbridge_vendor_onboarding_submit', $arguments),
+    call_tool(9, 'formbridge_vendor_offboarding_submit', $arguments),
+    example_post('/mcp', "{\"params\":{\n\"arguments\":$arguments,\n\"name\": "
+                 . '"formbridge_vendor_exit_submit"},"method":"tools/call",'
+                 . '"jsonrpc":"2.0","id":10}',
+                 { 'Content-Type' => 'application/json' }));
+
+is_deeply(\@intakes, [ qw(sub_7 sub_8 sub_9) ], 'each intake for itself');
+is($text->(call_tool(11, 'formbridge_vendor_onboarding_submit', $arguments)),
+   'sub_7', 'and each of them again');
+
 # the key is optional
 
 call_tool(6, $tool, '{"fields":{}}') for 1, 2;
-is(app_count('/mcp'), 8, 'without a key each call runs');
+is(app_count('/mcp'), 11, 'without a key each call runs');
 
 
 
@@ -602,17 +617,24 @@ my $e = $events[1];
 
 like($e->{eventId}, qr/^evt_[0-9a-f]{32}$/, 'eventId');
 is($e->{type}, 'submission.replayed', 'type');
-like($e->{timestamp}, qr/^\d{4}-\d\d-\d\dT/, 'timestamp');
+like($e->{timestamp}, qr/^\d{4}-\d\d-\d\dT[\d:]+(?:Z|[+-]\d\d:\d\d)$/,
+     'timestamp');
 is_deeply($e->{actor}, { type => 'agent', id => 'agent_xyz' }, 'actor');
 like($e->{payload}{originalTimestamp}, qr/^\d{4}-\d\d-\d\dT/,
      'when the original came');
-cmp_ok($e->{payload}{timeSinceOriginal}, '>=', 0, 'how long ago');
+like($e->{payload}{timeSinceOriginal_ms}, qr/^(?:0|[1-9]\d*)$/, 'how long ago');
 like($e->{payload}{idempotencyKey}, qr/^[0-9a-f]{64}$/, 'the key, hashed');
 like($e->{payload}{originalEventId}, qr/^[0-9a-f]{64}$/, 'what it belongs to');
 is($events[0]{payload}{originalEventId}, $e->{payload}{originalEventId},
    'the same for each replay');
 is_deeply([ map { $_->{payload}{replayNumber} } @events ], [ 1, 2 ],
           'replayNumber');
+
+my ($original) = lines('audit.json', 3);
+
+is($original->{eventType}, 'idempotency.key.created', 'the original');
+is($original->{metadata}{record}, $e->{payload}{originalEventId},
+   'is found by it');
 
 
 
@@ -644,19 +666,23 @@ for my $e (@events) {
     like($e->{eventId}, qr/^evt_/, "$e->{eventType}: eventId");
     is($m->{intakeId}, 'vendor-onboarding', "$e->{eventType}: intakeId");
     is($m->{operation}, 'submit', "$e->{eventType}: operation");
-    is($m->{ttl}, '24h', "$e->{eventType}: ttl");
     like($m->{idempotencyKey}, qr/^[0-9a-f]{64}$/,
          "$e->{eventType}: the key, hashed");
-    like($m->{duration}, qr/^\d+\.\d{3}$/, "$e->{eventType}: duration");
 }
+
+# each with the members that are printed for it
+
+is($events[0]{metadata}{ttl_ms}, 86400000, 'created: ttl_ms');
+is($events[1]{metadata}{replayCount}, 1, 'replay: replayCount');
+like($events[1]{metadata}{timeSinceOriginal_ms}, qr/^(?:0|[1-9]\d*)$/,
+     'replay: timeSinceOriginal_ms');
 
 my $m = $events[2]{metadata};
 
+is($m->{conflictType}, 'payload_mismatch', 'conflict: conflictType');
 like($m->{$_}, qr/^[0-9a-f]{64}$/, "conflict: $_")
-    for qw(requestHash originalRequestHash);
-isnt($m->{requestHash}, $m->{originalRequestHash}, 'which differ');
-is($events[1]{metadata}{requestHash}, $m->{originalRequestHash},
-   'the original is that of the replay');
+    for qw(conflictingRequestHash originalRequestHash);
+isnt($m->{conflictingRequestHash}, $m->{originalRequestHash}, 'which differ');
 like($m->{originalTimestamp}, qr/^\d{4}-/, 'conflict: originalTimestamp');
 
 # the module's own events, with what only it knows
@@ -690,7 +716,7 @@ like($replay->{time_since_original_ms}, qr/^\d+$/,
 is($conflict->{conflict_type}, 'payload', 'conflict: conflict_type');
 is($conflict->{original_fingerprint}, $m->{originalRequestHash},
    'conflict: the hash of the original');
-is($conflict->{fingerprint}, $m->{requestHash}, 'conflict: and of the request');
+is($conflict->{fingerprint}, $m->{conflictingRequestHash}, 'conflict: and of the request');
 is($conflict->{original_actor}, 'agent_456', 'conflict: original_actor');
 
 
