@@ -748,6 +748,24 @@ for my $count ([ 'vendor-onboarding:submit', 'EXECUTED', 1 ],
          "$group: $n $outcome");
 }
 
+# histograms can tell apart what the document's buckets do, in milliseconds
+
+my %buckets = (
+    request_duration => [ 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000 ],
+    store_operation => [ 1, 5, 10, 25, 50, 100, 250, 500, 1000 ],
+    wait => [ 10, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000 ],
+    lock_held => [ 10, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000 ],
+    record_lifetime => [ 60000, 300000, 600000, 1800000, 3600000, 21600000,
+                         86400000 ],
+);
+
+for my $name (sort keys %buckets) {
+    my %le = map { $_ * 1000 => 1 }
+             $stats =~ /^nginx_idempotency_${name}_seconds_bucket\{[^\n]*le="([\d.]+)"/mg;
+
+    is_deeply([ grep { !$le{$_} } @{ $buckets{$name} } ], [], "$name: buckets");
+}
+
 
 
 === TEST 15: keys that collide
