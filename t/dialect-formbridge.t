@@ -814,3 +814,22 @@ is_deeply(\@status, [ [ (201) x 5 ], [ (409) x 5 ] ],
 
 is_deeply(\@status, [ [ (201) x 5 ], [ (201) x 5 ] ], 'no collision');
 is(app_count($URI), 16, 'each ran once');
+
+
+=== TEST 16: what nginx itself refuses
+--- http_config eval: main::example('formbridge')
+--- config
+    location /unused { }
+--- client
+# a chunk without a length: no error of the module, and yet one of this shape
+
+my $r = http_raw("POST /api/intakes/x/submit HTTP/1.1\r\nHost: a\r\nIdempotency-Key: "
+                 . "550e8400-e29b-41d4-a716-446655440000\r\n"
+                 . "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+                 port => $ENV{TEST_NGINX_PORT_2});
+
+is($r->status, 400, 'refused with 400');
+is_deeply($r->json, { ok => JSON::PP::false, error => {
+    type => 'invalid_request', retryable => JSON::PP::false,
+    message => 'The request was refused by nginx (status 400)' } },
+          'with a body that says so');

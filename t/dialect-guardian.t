@@ -409,3 +409,21 @@ is($record->{group}, 'createUser', 'operation_type');
 is($record->{actor}, Digest::SHA::sha256_hex('token:Bearer alice'),
    'user_id, as a hash');
 like($record->{$_}, qr/^20\d\d-\d\d-\d\dT/, $_) for qw(created expires);
+
+
+=== TEST 11: what nginx itself refuses
+--- http_config eval: main::example('guardian')
+--- config
+    location /unused { }
+--- client
+# a chunk without a length: no error of the module, and yet one of this shape
+
+my $r = http_raw("POST /api/v1/users HTTP/1.1\r\nHost: a\r\nIdempotency-Key: "
+                 . "550e8400-e29b-41d4-a716-446655440000\r\n"
+                 . "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+                 port => $ENV{TEST_NGINX_PORT_2});
+
+is($r->status, 400, 'refused with 400');
+is_deeply($r->json, { error => {
+    code => 'HTTP_400', message => 'The request was refused by nginx' } },
+          'with a body that says so');
