@@ -350,7 +350,7 @@ is(app_count($URI), 1, 'ran once');
 
 === TEST 6: the first response is lost
 --- http_config eval
-main::example('formbridge', sub { s/(idempotency_lease +)30s;/${1}1s;/ })
+main::example('formbridge', sub { s/(idempotency_lease +)30s;/${1}3s;/ })
 --- client_timeout: 60
 --- config
     location /unused { }
@@ -397,6 +397,12 @@ $uri = '/api/intakes/crash/submit';
 app_answer($uri, { close => 1 }, { status => 201, body => $CREATED });
 
 is(example_post($uri, $BODY, headers())->status, 502, 'it crashed');
+
+$r = example_post($uri, $BODY, headers());
+is($r->status, 503, 'until its lock expires, a retry is told to come again');
+is($r->json->{error}{type}, 'unknown_outcome', 'and why');
+ok($r->json->{error}{retryable}, 'as what may be retried');
+like($r->header('Retry-After'), qr/^[1-9]\d*$/, 'and when');
 ok(wait_for(sub { example_post($uri, $BODY, headers())->status == 201 }, 20),
    'its lock expires, and a retry runs');
 is(example_post($uri, $BODY, headers())->status, 200, 'which is kept');
