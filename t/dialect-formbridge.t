@@ -611,13 +611,15 @@ is(app_count('/mcp'), 11, 'without a key each call runs');
 --- config
     location /unused { }
 --- client
-created();
+created($URI, headers => [ [ 'Content-Type', 'application/json' ],
+                           [ 'X-Submission-Id', 'sub_abc123' ] ]);
 
 example_post($URI, $BODY, headers('X-Agent-Id' => 'agent_xyz')) for 1 .. 3;
 
 my @events = lines('replays.json', 2);
 
 is(@events, 2, 'one for each replay, none for the original');
+is($events[0]{submissionId}, 'sub_abc123', 'submissionId, if it is a header');
 
 my $e = $events[1];
 
@@ -639,8 +641,17 @@ is_deeply([ map { $_->{payload}{replayNumber} } @events ], [ 1, 2 ],
 my ($original) = lines('audit.json', 3);
 
 is($original->{eventType}, 'idempotency.key.created', 'the original');
+is($original->{metadata}{submissionId}, 'sub_abc123', 'of that submission');
 is($original->{metadata}{record}, $e->{payload}{originalEventId},
    'is found by it');
+
+# without the header, setFields has it in its path
+
+my $fields = '/api/submissions/sub_001/fields';
+
+created($fields);
+example_post($fields, $BODY, headers()) for 1, 2;
+is((lines('replays.json', 3))[2]{submissionId}, 'sub_001', 'that of the path');
 
 
 
