@@ -252,8 +252,14 @@ ok(wait_for(sub { submit($FIRST, %key)->json->{recordId} ne 'a0B2' }, 10),
 
 my $before = app_count($URI);
 
-submit($FIRST, 'Idempotency-Key' => "retry-$_") for 1762194600000, 1762194600001;
-is(app_count($URI), $before + 2, 'keys with a timestamp are submissions');
+for my $time (1762194600000, 1762194600001, '2025-11-03T18:30:00.000Z',
+              'form/7:2025-11-03T18:30:01Z')
+{
+    is(submit($FIRST, 'Idempotency-Key' => $time)->status, 200, "$time: a key")
+        for 1, 2;
+}
+
+is(app_count($URI), $before + 4, 'keys with a timestamp are submissions');
 
 my $log = "$ENV{TEST_NGINX_SERVER_ROOT}/logs/duplicates.log";
 
@@ -262,12 +268,12 @@ ok(wait_for(sub { -s $log }), 'duplicates are logged');
 open my $in, '<', $log or die "$log: $!";
 my @lines = <$in>;
 
-like($lines[0], qr/^Duplicate\ submission\ detected\ -\ returning\ stored
-                   \ response\ for\ idempotency\ key:\ [0-9a-f]{64}
-                   \ Original\ submission\ time:\ \d{4}-\d\d-\d\dT[\d:]+\.\d{3}Z$/x,
-     'with a hash and the original time');
-like($lines[1], qr/key: [0-9a-f]{64} Original submission time: \d{4}-/,
-     'also for a key that was generated');
+like($lines[0], qr/^\xf0\x9f\x94\x84\ Duplicate\ submission\ detected\ -
+                   \ returning\ stored\ response\ for\ idempotency\ key:
+                   \ [0-9a-f]{8}\.\.\.$/x, 'with the head of a hash');
+like($lines[1], qr/^ {3}Original submission time: \d{4}-\d\d-\d\dT[\d:]+\.\d{3}Z$/,
+     'and the original time');
+like($lines[2], qr/key: [0-9a-f]{8}\.\.\.$/, 'also for a key that was generated');
 unlike(join('', @lines), qr/my-custom-key/, 'and without the key');
 
 

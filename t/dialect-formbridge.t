@@ -304,9 +304,8 @@ my $r = $over->read_response;
 is_error($r, 429, {
     type => 'too_many_requests', retryable => JSON::PP::true,
     retryAfterMs => 5000,
-    message => "Too many concurrent requests for idempotency key "
-               . "'idem_abc123xyz'. Maximum 10 waiters allowed. Please retry "
-               . 'after a delay.',
+    message => 'Too many concurrent requests for key "idem_abc123xyz". '
+               . 'Maximum 10 waiters allowed. Please retry after a delay.',
 }, 'the twelfth');
 
 is($r->header('Retry-After'), 5, 'Retry-After');
@@ -351,7 +350,7 @@ is(app_count($URI), 1, 'ran once');
 
 === TEST 6: the first response is lost
 --- http_config eval
-main::example('formbridge', sub { s/(idempotency_lease +)30s;/${1}1s;/ })
+main::example('formbridge', sub { s/(idempotency_lease +)30s;/${1}3s;/ })
 --- client_timeout: 60
 --- config
     location /unused { }
@@ -398,6 +397,12 @@ $uri = '/api/intakes/crash/submit';
 app_answer($uri, { close => 1 }, { status => 201, body => $CREATED });
 
 is(example_post($uri, $BODY, headers())->status, 502, 'it crashed');
+
+$r = example_post($uri, $BODY, headers());
+is($r->status, 503, 'until its lock expires, a retry is told to come again');
+is($r->json->{error}{type}, 'unknown_outcome', 'and why');
+ok($r->json->{error}{retryable}, 'as what may be retried');
+like($r->header('Retry-After'), qr/^[1-9]\d*$/, 'and when');
 ok(wait_for(sub { example_post($uri, $BODY, headers())->status == 201 }, 20),
    'its lock expires, and a retry runs');
 is(example_post($uri, $BODY, headers())->status, 200, 'which is kept');
@@ -578,10 +583,26 @@ app_answer('/mcp', { body => '{"jsonrpc":"2.0","id":{request:id},'
 is($text->(call_tool(5, 'formbridge_access-request_submit', $arguments)),
    'sub_6', 'the tool of another intake');
 
+# … whose name may have underscores, and however the call is written
+
+$arguments =~ s/idem_[\w-]+/idem_under/;
+
+my @intakes = map { $text->($_) } (
+    call_tool(8, 'formbridge_vendor_onboarding_submit', $arguments),
+    call_tool(9, 'formbridge_vendor_offboarding_submit', $arguments),
+    example_post('/mcp', "{\"params\":{\n\"arguments\":$arguments,\n\"name\": "
+                 . '"formbridge_vendor_exit_submit"},"method":"tools/call",'
+                 . '"jsonrpc":"2.0","id":10}',
+                 { 'Content-Type' => 'application/json' }));
+
+is_deeply(\@intakes, [ qw(sub_7 sub_8 sub_9) ], 'each intake for itself');
+is($text->(call_tool(11, 'formbridge_vendor_onboarding_submit', $arguments)),
+   'sub_7', 'and each of them again');
+
 # the key is optional
 
 call_tool(6, $tool, '{"fields":{}}') for 1, 2;
-is(app_count('/mcp'), 8, 'without a key each call runs');
+is(app_count('/mcp'), 11, 'without a key each call runs');
 
 
 
@@ -590,29 +611,47 @@ is(app_count('/mcp'), 8, 'without a key each call runs');
 --- config
     location /unused { }
 --- client
-created();
+created($URI, headers => [ [ 'Content-Type', 'application/json' ],
+                           [ 'X-Submission-Id', 'sub_abc123' ] ]);
 
 example_post($URI, $BODY, headers('X-Agent-Id' => 'agent_xyz')) for 1 .. 3;
 
 my @events = lines('replays.json', 2);
 
 is(@events, 2, 'one for each replay, none for the original');
+is($events[0]{submissionId}, 'sub_abc123', 'submissionId, if it is a header');
 
 my $e = $events[1];
 
 like($e->{eventId}, qr/^evt_[0-9a-f]{32}$/, 'eventId');
 is($e->{type}, 'submission.replayed', 'type');
-like($e->{timestamp}, qr/^\d{4}-\d\d-\d\dT/, 'timestamp');
+like($e->{timestamp}, qr/^\d{4}-\d\d-\d\dT[\d:]+(?:Z|[+-]\d\d:\d\d)$/,
+     'timestamp');
 is_deeply($e->{actor}, { type => 'agent', id => 'agent_xyz' }, 'actor');
 like($e->{payload}{originalTimestamp}, qr/^\d{4}-\d\d-\d\dT/,
      'when the original came');
-cmp_ok($e->{payload}{timeSinceOriginal}, '>=', 0, 'how long ago');
+like($e->{payload}{timeSinceOriginal_ms}, qr/^(?:0|[1-9]\d*)$/, 'how long ago');
 like($e->{payload}{idempotencyKey}, qr/^[0-9a-f]{64}$/, 'the key, hashed');
 like($e->{payload}{originalEventId}, qr/^[0-9a-f]{64}$/, 'what it belongs to');
 is($events[0]{payload}{originalEventId}, $e->{payload}{originalEventId},
    'the same for each replay');
 is_deeply([ map { $_->{payload}{replayNumber} } @events ], [ 1, 2 ],
           'replayNumber');
+
+my ($original) = lines('audit.json', 3);
+
+is($original->{eventType}, 'idempotency.key.created', 'the original');
+is($original->{metadata}{submissionId}, 'sub_abc123', 'of that submission');
+is($original->{metadata}{record}, $e->{payload}{originalEventId},
+   'is found by it');
+
+# without the header, setFields has it in its path
+
+my $fields = '/api/submissions/sub_001/fields';
+
+created($fields);
+example_post($fields, $BODY, headers()) for 1, 2;
+is((lines('replays.json', 3))[2]{submissionId}, 'sub_001', 'that of the path');
 
 
 
@@ -644,19 +683,23 @@ for my $e (@events) {
     like($e->{eventId}, qr/^evt_/, "$e->{eventType}: eventId");
     is($m->{intakeId}, 'vendor-onboarding', "$e->{eventType}: intakeId");
     is($m->{operation}, 'submit', "$e->{eventType}: operation");
-    is($m->{ttl}, '24h', "$e->{eventType}: ttl");
     like($m->{idempotencyKey}, qr/^[0-9a-f]{64}$/,
          "$e->{eventType}: the key, hashed");
-    like($m->{duration}, qr/^\d+\.\d{3}$/, "$e->{eventType}: duration");
 }
+
+# each with the members that are printed for it
+
+is($events[0]{metadata}{ttl_ms}, 86400000, 'created: ttl_ms');
+is($events[1]{metadata}{replayCount}, 1, 'replay: replayCount');
+like($events[1]{metadata}{timeSinceOriginal_ms}, qr/^(?:0|[1-9]\d*)$/,
+     'replay: timeSinceOriginal_ms');
 
 my $m = $events[2]{metadata};
 
+is($m->{conflictType}, 'payload_mismatch', 'conflict: conflictType');
 like($m->{$_}, qr/^[0-9a-f]{64}$/, "conflict: $_")
-    for qw(requestHash originalRequestHash);
-isnt($m->{requestHash}, $m->{originalRequestHash}, 'which differ');
-is($events[1]{metadata}{requestHash}, $m->{originalRequestHash},
-   'the original is that of the replay');
+    for qw(conflictingRequestHash originalRequestHash);
+isnt($m->{conflictingRequestHash}, $m->{originalRequestHash}, 'which differ');
 like($m->{originalTimestamp}, qr/^\d{4}-/, 'conflict: originalTimestamp');
 
 # the module's own events, with what only it knows
@@ -690,7 +733,7 @@ like($replay->{time_since_original_ms}, qr/^\d+$/,
 is($conflict->{conflict_type}, 'payload', 'conflict: conflict_type');
 is($conflict->{original_fingerprint}, $m->{originalRequestHash},
    'conflict: the hash of the original');
-is($conflict->{fingerprint}, $m->{requestHash}, 'conflict: and of the request');
+is($conflict->{fingerprint}, $m->{conflictingRequestHash}, 'conflict: and of the request');
 is($conflict->{original_actor}, 'agent_456', 'conflict: original_actor');
 
 
@@ -720,6 +763,24 @@ for my $count ([ 'vendor-onboarding:submit', 'EXECUTED', 1 ],
 
     like($stats, qr/requests_total\{[^\n]*group="$group"[^\n]*outcome="$outcome"\} $n$/m,
          "$group: $n $outcome");
+}
+
+# histograms can tell apart what the document's buckets do, in milliseconds
+
+my %buckets = (
+    request_duration => [ 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000 ],
+    store_operation => [ 1, 5, 10, 25, 50, 100, 250, 500, 1000 ],
+    wait => [ 10, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000 ],
+    lock_held => [ 10, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000 ],
+    record_lifetime => [ 60000, 300000, 600000, 1800000, 3600000, 21600000,
+                         86400000 ],
+);
+
+for my $name (sort keys %buckets) {
+    my %le = map { $_ * 1000 => 1 }
+             $stats =~ /^nginx_idempotency_${name}_seconds_bucket\{[^\n]*le="([\d.]+)"/mg;
+
+    is_deeply([ grep { !$le{$_} } @{ $buckets{$name} } ], [], "$name: buckets");
 }
 
 
@@ -770,3 +831,22 @@ is_deeply(\@status, [ [ (201) x 5 ], [ (409) x 5 ] ],
 
 is_deeply(\@status, [ [ (201) x 5 ], [ (201) x 5 ] ], 'no collision');
 is(app_count($URI), 16, 'each ran once');
+
+
+=== TEST 16: what nginx itself refuses
+--- http_config eval: main::example('formbridge')
+--- config
+    location /unused { }
+--- client
+# a chunk without a length: no error of the module, and yet one of this shape
+
+my $r = http_raw("POST /api/intakes/x/submit HTTP/1.1\r\nHost: a\r\nIdempotency-Key: "
+                 . "550e8400-e29b-41d4-a716-446655440000\r\n"
+                 . "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+                 port => $ENV{TEST_NGINX_PORT_2});
+
+is($r->status, 400, 'refused with 400');
+is_deeply($r->json, { ok => JSON::PP::false, error => {
+    type => 'invalid_request', retryable => JSON::PP::false,
+    message => 'The request was refused by nginx (status 400)' } },
+          'with a body that says so');

@@ -88,6 +88,15 @@ for my $attempt (2, 3) {
     is_deeply($retry->json, { user_id => 1 }, "attempt $attempt: the response");
 }
 
+# what the app says about one try does not count, nor how it writes JSON
+
+for my $again ($BODY =~ s/"createUser"/"createUser", "attempt": 2/r,
+               '{"payload":{"email":"test@example.com"},"meta":{}}')
+{
+    is(example_post($URI, $again, headers())->json->{user_id}, 1,
+       'another "meta", another order');
+}
+
 is(app_count($URI), 1, 'called once');
 
 # an operation that was changed has a new key; under the old one it is refused
@@ -204,14 +213,16 @@ my @log = events(2);
 is($log[0]{event}, 'idempotency_concurrent_request', 'logged');
 is($log[0]{level}, 'warn', 'as a warning');
 is($log[0]{idempotency_key}, Digest::SHA::sha256_hex($KEY), 'of which key');
-is($log[0]{operation_type}, "POST $URI", 'of which operation');
-ok(exists $log[0]{user_id}, 'of whom, if an access check says so');
+is($log[0]{operation_type}, 'createUser', 'of which operation');
+is_deeply([ sort keys %{ $log[0] } ],
+          [ qw(event idempotency_key level operation_type user_id) ],
+          'of whom, if an access check says so; and nothing else');
 is($log[1]{event}, 'idempotency_cache_hit', 'so is the hit');
 is($log[1]{level}, 'info', 'as information');
 is($log[1]{cached_status}, 'completed', 'what is stored');
 like($log[1]{cached_at}, qr/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/,
      'since when');
-is($log[1]{operation_type}, "POST $URI", 'of which operation');
+is($log[1]{operation_type}, 'createUser', 'of which operation');
 is($log[1]{idempotency_key}, Digest::SHA::sha256_hex($KEY),
    'and the key, as sha256sum makes it');
 
@@ -238,6 +249,8 @@ for my $status (400, 401, 403, 404, 409, 422, 429, 500, 501, 503) {
 
 my @log = events(10);
 is($log[-1]{cached_status}, 'failed', 'the log says that it failed');
+is($log[-1]{operation_type}, 'POST /api/v1/fail503',
+   'and names an operation that it has no word for');
 
 
 
@@ -396,3 +409,21 @@ is($record->{group}, 'createUser', 'operation_type');
 is($record->{actor}, Digest::SHA::sha256_hex('token:Bearer alice'),
    'user_id, as a hash');
 like($record->{$_}, qr/^20\d\d-\d\d-\d\dT/, $_) for qw(created expires);
+
+
+=== TEST 11: what nginx itself refuses
+--- http_config eval: main::example('guardian')
+--- config
+    location /unused { }
+--- client
+# a chunk without a length: no error of the module, and yet one of this shape
+
+my $r = http_raw("POST /api/v1/users HTTP/1.1\r\nHost: a\r\nIdempotency-Key: "
+                 . "550e8400-e29b-41d4-a716-446655440000\r\n"
+                 . "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+                 port => $ENV{TEST_NGINX_PORT_2});
+
+is($r->status, 400, 'refused with 400');
+is_deeply($r->json, { error => {
+    code => 'HTTP_400', message => 'The request was refused by nginx' } },
+          'with a body that says so');

@@ -158,3 +158,22 @@ is($r->status, 409, 'a retry is refused');
 is($r->json->{error}{type}, 'api_connection_error', 'says why');
 is($r->header('Stripe-Should-Retry'), 'false', 'Stripe-Should-Retry: false');
 is(app_count('/v1/close'), 1, 'ran once');
+
+
+=== TEST 4: what nginx itself refuses
+--- http_config eval: main::example('stripe')
+--- config
+    location /unused { }
+--- client
+# a chunk without a length: no error of the module, and yet one of this shape
+
+my $r = http_raw("POST /v1/charges HTTP/1.1\r\nHost: a\r\nIdempotency-Key: "
+                 . "550e8400-e29b-41d4-a716-446655440000\r\n"
+                 . "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+                 port => $ENV{TEST_NGINX_PORT_2});
+
+is($r->status, 400, 'refused with 400');
+is_deeply($r->json, { error => {
+    type => 'api_error',
+    message => 'The request was refused by nginx (status 400)' } },
+          'with a body that says so');

@@ -103,6 +103,9 @@ is($error->{outcome} // '', '', 'before there is an outcome');
 my $opened = wait_event('circuit_breaker.opened');
 is($opened->{level}, 'warn', 'a warning');
 is($opened->{store}, 'shared', 'of the store');
+is($opened->{failure_count}, 2, 'after two failures');
+is($opened->{threshold}, 2, 'which is what it takes');
+ok($opened->{reason}, 'with the last error');
 
 # back: a probe closes it
 

@@ -240,6 +240,8 @@ my $end = Time::HiRes::time() + 12.1;
 wait_for(sub { Time::HiRes::time() > $end }, 30);
 
 is(run_key('large-2', $uri)->status, 200, 'ran, when they have expired');
+error_log_like(qr/\[info\].* \d+ expired records were removed from store "ledger"/,
+               'and it is logged how many');
 is(run_key('large-2', $uri)->status, 200, 'as large as at first, and fits');
 is(run_key($ran->[0])->body, "run 2\n", 'an expired one runs anew');
 is(run_key($ran->[0])->body, "run 2\n", 'and is stored');

@@ -84,7 +84,8 @@ my %some = (breaker_state => [], outbox_records => [],
             node_operations_total => [ 'node', 'result' ],
             node_breaker_state => [ 'node' ], store_up => [],
             store_queued => [], oldest_lock_seconds => [],
-            scan_age_seconds => [], records_expired_total => []);
+            scan_age_seconds => [], records_expired_total => [],
+            locks => [ 'age' ]);
 
 $exposed{"nginx_idempotency_$_"} //= { map { $_ => 1 } qw(store instance job),
                                                        @{ $some{$_} } }

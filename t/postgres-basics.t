@@ -326,7 +326,7 @@ is($::pg->sql("SELECT count(*) FROM pg_stat_activity WHERE usename = 'nginx' "
         server  127.0.0.1:$TEST_NGINX_OWN_PORT;
         purge   on every=100ms batch=2 archive;
     }
---- config eval: $::location
+--- config eval: $::location . 'location = /stats { idempotency_stats; }'
 --- client
 http_post("/ok?op=p$_", 'x', main::key()) for 1 .. 5;
 is($::pg->count, 5, 'five records');
@@ -336,6 +336,25 @@ $::pg->sql("UPDATE idempotency.idempotency_keys SET forget_at = now(), "
 ok(wait_for(sub { $::pg->count == 1 }, 10), 'one is left, which has not');
 is($::pg->sql('SELECT count(*) FROM idempotency.idempotency_archive'), 4,
    'the archive has the others');
+
+# purges are counted, and logged
+
+my $figure = sub {
+    my ($n) = http_get('/stats')->body
+              =~ /^nginx_idempotency_$_[0]\{store="own"\} (\d+)$/m;
+    return $n;
+};
+
+is($figure->('records_expired_total'), 4, 'four were removed');
+cmp_ok($figure->('purges_total'), '>=', 2, 'by two purges at least');
+is($figure->('purge_failures_total'), 0, 'none of which failed');
+error_log_like(qr/\[info\].* expired records were removed from store "own"/,
+               'it is logged');
+
+$::pg->sql('ALTER FUNCTION idempotency.idempotency_purge RENAME TO away');
+ok(wait_for(sub { $figure->('purge_failures_total') }, 15),
+   'one that fails is counted, too');
+$::pg->sql('ALTER FUNCTION idempotency.away RENAME TO idempotency_purge');
 
 
 

@@ -280,3 +280,40 @@ is(sample($f, 'nginx_idempotency_store_operation_seconds_count', @begin), 3,
 is(sample($f, 'nginx_idempotency_requests_total', store => 'away',
           outcome => 'UNAVAILABLE'), 10, 'all were requests');
 --- no_check_log
+
+
+
+=== TEST 5: how long records live
+--- config
+    location = /stats { idempotency_stats; }
+    location /day/ {
+        idempotency        $TEST_STORE;
+        idempotency_group  day;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT/;
+    }
+    location /hours/ {
+        idempotency        $TEST_STORE;
+        idempotency_group  hours;
+        idempotency_ttl    5h;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT/;
+    }
+--- client
+http_post("/day/ok?op=d", 'x', { 'Idempotency-Key' => new_key() });
+http_post("/hours/ok?op=h$_", 'x', { 'Idempotency-Key' => new_key() })
+    for 1, 2;
+
+# one that is not kept has none
+
+http_post("/hours/status/500?op=e", 'x', { 'Idempotency-Key' => new_key() });
+
+my $f = figures();
+my $name = 'nginx_idempotency_record_lifetime_seconds';
+
+my $below = sub { sample($f, "${name}_bucket", group => $_[0], le => $_[1]) };
+
+is(sample($f, "${name}_count", group => 'hours'), 2, 'two of five hours');
+is($below->('hours', 14400), 0, 'longer than four');
+is($below->('hours', 21600), 2, 'within six');
+is($below->('day', 43200), 0, 'one of a day: longer than half of it');
+is($below->('day', 259200), 1, 'within three');
+ok(http_get('/stats?format=json')->json->{stores}[0]{record_lifetime}, 'JSON');

@@ -81,6 +81,8 @@ cmp_ok(gauge('store_bytes'), '>=', 12000, 'their bytes');
 ok(wait_for(sub { defined gauge('scan_age_seconds') }, 15),
    'says how old that is');
 cmp_ok(gauge('oldest_lock_seconds'), '>=', 1, 'age of the lock');
+is(gauge('locks', age => '0-1m'), 1, 'a lock of up to a minute');
+is(gauge('locks', age => $_), 0, "none of $_") for '1-5m', '5m+';
 
 my $store = store();
 

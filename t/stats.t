@@ -74,6 +74,8 @@ my %wanted = (
     node_operations_total => 'counter', node_breaker_state => 'gauge',
     request_duration_seconds => 'histogram', replay_age_seconds => 'histogram',
     expired_total => 'counter', store_size_bytes => 'gauge',
+    record_lifetime_seconds => 'histogram', purges_total => 'counter',
+    purge_failures_total => 'counter',
 );
 
 for my $name (sort keys %wanted) {
@@ -93,7 +95,7 @@ for my $family (values %$f) {
 }
 
 delete @labels{qw(store group outcome operation result state le version nginx
-                  kind layer replayed)};
+                  kind layer replayed age)};
 is_deeply([ keys %labels ], [], 'no other labels');
 
 is(sample($f, 'nginx_idempotency_build_info'), 1, 'build info');
@@ -109,9 +111,12 @@ is(sample($f, 'nginx_idempotency_store_operation_seconds_count',
           operation => 'commit'), 3, 'three commits were timed');
 is(sample($f, 'nginx_idempotency_lock_held_seconds_count'), 3,
    'three locks were held');
+is(sample($f, 'nginx_idempotency_record_lifetime_seconds_count'), 3,
+   'three records have a lifetime');
 
 for my $h (qw(wait_seconds lock_held_seconds store_operation_seconds
-              request_duration_seconds replay_age_seconds)) {
+              request_duration_seconds replay_age_seconds
+              record_lifetime_seconds)) {
     my (%last, %inf);
 
     for my $s (@{ $f->{"nginx_idempotency_$h"}{samples} }) {
@@ -364,6 +369,8 @@ my %counts = (lock_abandoned => 'lock_abandoned_total',
               cache_hits => 'cache_hits_total',
               cache_misses => 'cache_misses_total',
               replicas_missed => 'replicas_missed_total',
+              purges => 'purges_total',
+              purge_failures => 'purge_failures_total',
               expired => 'expired_total');
 
 is_deeply([ sort keys %{ $store->{counts} } ], [ sort keys %counts ],

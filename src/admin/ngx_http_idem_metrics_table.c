@@ -56,6 +56,8 @@ static const char  *ngx_http_idem_breaker_names[] = {
     "closed", "open", "half-open"
 };
 
+static const char  *ngx_http_idem_age_names[] = { "0-1m", "1-5m", "5m+" };
+
 const char  *ngx_http_idem_state_names[] = {
     "", "in_progress", "completed", "unusable"
 };
@@ -84,6 +86,8 @@ ngx_http_idem_by(result, "result", ngx_http_idem_result_names, NULL, 0,
                  NGX_HTTP_IDEM_METRICS_RESULTS);
 ngx_http_idem_by(state, "state", ngx_http_idem_state_names, NULL,
                  NGX_HTTP_IDEM_IN_PROGRESS, NGX_HTTP_IDEM_UNUSABLE + 1);
+ngx_http_idem_by(age, "age", ngx_http_idem_age_names, NULL, 0,
+                 NGX_HTTP_IDEM_HISTORY_AGES);
 ngx_http_idem_by(outbox, "result", ngx_http_idem_outbox_names, NULL, 0, 4);
 ngx_http_idem_by(node, "result", ngx_http_idem_node_counts, NULL, 0,
                  NGX_HTTP_IDEM_NODE_N);
@@ -161,6 +165,11 @@ const ngx_http_idem_metric_t  ngx_http_idem_metrics_table[] = {
         lock_held, ngx_http_idem_sizeof(lock_held[0]), NULL,
         ngx_http_idem_metrics_bounds),
 
+    ngx_http_idem_times("record_lifetime_seconds", "record_lifetime",
+        "Time from a request to the expiry of its record, as it was stored.",
+        lifetime, ngx_http_idem_sizeof(lifetime[0]), NULL,
+        ngx_http_idem_metrics_ages),
+
     ngx_http_idem_word("created_total", "created",
         "Requests that ran with a new record, by layer.",
         COUNTER, STORE, offsetof(ngx_http_idem_metrics_t, created),
@@ -205,6 +214,10 @@ const ngx_http_idem_metric_t  ngx_http_idem_metrics_table[] = {
         "Commits that did not reach the store."),
     ngx_http_idem_count(REPLICAS_MISSED, "replicas_missed",
         "Commits that fewer replicas had in time than were wanted."),
+    ngx_http_idem_count(PURGES, "purges",
+        "Purges of expired records that the server of a store has done."),
+    ngx_http_idem_count(PURGE_FAILURES, "purge_failures",
+        "Purges of expired records that failed."),
 
     ngx_http_idem_word("store_bytes", "bytes",
         "Bytes of a store that are in use.",
@@ -225,7 +238,8 @@ const ngx_http_idem_metric_t  ngx_http_idem_metrics_table[] = {
 
     ngx_http_idem_word("records_expired_total", "expired",
         "Records whose time was over, and that were taken out.",
-        COUNTER, ZONE, offsetof(ngx_http_idem_store_stats_t, expired), NULL),
+        COUNTER, PURGED, offsetof(ngx_http_idem_store_stats_t, expired),
+        NULL),
 
     ngx_http_idem_word("store_up", "up",
         "Whether a store that is elsewhere answered what it was asked last.",
@@ -237,6 +251,10 @@ const ngx_http_idem_metric_t  ngx_http_idem_metrics_table[] = {
     ngx_http_idem_word("oldest_lock_seconds", "oldest_lock",
         "How long ago the oldest request came that holds a lock.",
         GAUGE, SCAN, offsetof(ngx_http_idem_view_scan_t, oldest), NULL),
+    ngx_http_idem_word("locks", "locks",
+        "Locks that are held, by how long ago their request came.",
+        GAUGE, SCAN, offsetof(ngx_http_idem_view_scan_t, locks),
+        &ngx_http_idem_by_age),
     ngx_http_idem_word("scan_age_seconds", "scan_age",
         "How long ago the records of a store were counted.",
         GAUGE, SCAN, offsetof(ngx_http_idem_view_scan_t, age), NULL),
@@ -311,6 +329,11 @@ ngx_http_idem_view(ngx_http_idem_view_t *v, ngx_http_idem_store_t *store)
         v->from[NGX_HTTP_IDEM_FROM_HELD] = &v->held;
         v->from[NGX_HTTP_IDEM_FROM_ZONE] = &v->held;
         v->from[NGX_HTTP_IDEM_FROM_SIZE] = &v->held;
+        v->from[NGX_HTTP_IDEM_FROM_PURGED] = &v->held;
+
+    } else if (v->metrics->counts[NGX_HTTP_IDEM_COUNT_PURGES]) {
+        v->held.expired = v->metrics->counts[NGX_HTTP_IDEM_COUNT_PURGED];
+        v->from[NGX_HTTP_IDEM_FROM_PURGED] = &v->held;
     }
 
     if (v->inner->backend->remote) {
@@ -361,6 +384,8 @@ ngx_http_idem_view_scanned(ngx_http_idem_view_t *v,
                                                    tally->longest[0].since))
                          / 1000;
     }
+
+    ngx_memcpy(v->scan.locks, tally->locks, sizeof(v->scan.locks));
 
     v->from[NGX_HTTP_IDEM_FROM_SCAN] = &v->scan;
 

@@ -41,6 +41,7 @@ typedef enum {
     NGX_HTTP_IDEM_FROM_HELD,                    /* ..._store_stats_t        */
     NGX_HTTP_IDEM_FROM_ZONE,                    /* same, of shared memory   */
     NGX_HTTP_IDEM_FROM_SIZE,                    /* same, with a size limit  */
+    NGX_HTTP_IDEM_FROM_PURGED,                  /* same, of what is purged  */
     NGX_HTTP_IDEM_FROM_USED,                    /* an integer               */
     NGX_HTTP_IDEM_FROM_BREAKER,                 /* an integer               */
     NGX_HTTP_IDEM_FROM_SERVER,                  /* ..._view_server_t        */
@@ -104,11 +105,12 @@ typedef struct {
 } ngx_http_idem_view_server_t;
 
 
-/* in seconds */
+/* times are in seconds */
 
 typedef struct {
     ngx_uint_t                      oldest;     /* age of the oldest lock   */
     ngx_uint_t                      age;        /* since the scan           */
+    ngx_uint_t                      locks[NGX_HTTP_IDEM_HISTORY_AGES];
 } ngx_http_idem_view_scan_t;
 
 

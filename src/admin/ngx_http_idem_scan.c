@@ -31,6 +31,10 @@
 /* how long other workers wait for a scan that does not progress, ms */
 #define NGX_HTTP_IDEM_SCAN_LEASE   30000
 
+/* locks are counted by age: up to a minute, up to five, older; ms */
+#define NGX_HTTP_IDEM_SCAN_YOUNG   60000
+#define NGX_HTTP_IDEM_SCAN_OLD     300000
+
 /* pause between two slices: minimum, and multiple of a slice's duration */
 #define NGX_HTTP_IDEM_SCAN_PAUSE   5
 #define NGX_HTTP_IDEM_SCAN_SHARE   20
@@ -253,6 +257,7 @@ static void
 ngx_http_idem_scan_count(ngx_http_idem_scan_t *s,
     ngx_http_idem_entry_t *entry)
 {
+    uint64_t                  now, age;
     ngx_str_t                 labels[NGX_HTTP_IDEM_LABEL_N];
     ngx_uint_t                i;
     ngx_http_idem_tally_t    *tally;
@@ -269,6 +274,12 @@ ngx_http_idem_scan_count(ngx_http_idem_scan_t *s,
     {
         return;
     }
+
+    now = ngx_http_idem_history_now();
+    age = now - ngx_min(now, entry->claim.time);
+
+    tally->locks[(age >= NGX_HTTP_IDEM_SCAN_YOUNG)
+                 + (age >= NGX_HTTP_IDEM_SCAN_OLD)]++;
 
     /* sorted, the oldest first */
 

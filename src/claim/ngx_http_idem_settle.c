@@ -110,7 +110,13 @@ ngx_http_idem_committed(ngx_http_idem_op_t *op)
 
     if (op->result != NGX_HTTP_IDEM_OK) {
         ngx_http_idem_op_failed(cover, op);
+        return;
     }
+
+    ngx_http_idem_metrics_lifetime(cover->ctx->conf->store->metrics,
+                     ngx_http_idem_group(cover->ctx),
+                     ngx_current_msec - cover->ctx->claims.held_since
+                     + op->ttl);
 }
 
 

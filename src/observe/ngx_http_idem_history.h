@@ -28,6 +28,7 @@
 #define NGX_HTTP_IDEM_HISTORY_COLUMNS   32
 #define NGX_HTTP_IDEM_HISTORY_CONFLICTS 8
 #define NGX_HTTP_IDEM_HISTORY_LONGEST   5
+#define NGX_HTTP_IDEM_HISTORY_AGES      3
 #define NGX_HTTP_IDEM_HISTORY_ID        32
 #define NGX_HTTP_IDEM_HISTORY_TEXT      80
 #define NGX_HTTP_IDEM_HISTORY_WORKERS   64
@@ -63,6 +64,7 @@ typedef struct {
 
 typedef struct {
     ngx_uint_t                 records[4];      /* by state                 */
+    ngx_uint_t                 locks[NGX_HTTP_IDEM_HISTORY_AGES];
     ngx_uint_t                 bytes;           /* of responses             */
     ngx_uint_t                 used;            /* memory of its servers    */
     ngx_uint_t                 size;            /* limit of that memory; 0:

@@ -18,7 +18,7 @@
 
 
 #define NGX_HTTP_IDEM_METRICS_MAGIC    0x49444d31      /* "IDM1" */
-#define NGX_HTTP_IDEM_METRICS_VERSION  6
+#define NGX_HTTP_IDEM_METRICS_VERSION  7
 
 
 static ngx_int_t ngx_http_idem_metrics_init(ngx_shm_zone_t *shm_zone,
@@ -50,7 +50,7 @@ const uint64_t  ngx_http_idem_metrics_ages[] = {
     ngx_http_idem_metrics_s(600), ngx_http_idem_metrics_s(900),
     ngx_http_idem_metrics_s(1800), ngx_http_idem_metrics_s(3600),
     ngx_http_idem_metrics_s(7200), ngx_http_idem_metrics_s(14400),
-    ngx_http_idem_metrics_s(28800), ngx_http_idem_metrics_s(43200),
+    ngx_http_idem_metrics_s(21600), ngx_http_idem_metrics_s(43200),
     ngx_http_idem_metrics_s(86400), ngx_http_idem_metrics_s(259200),
     ngx_http_idem_metrics_s(604800)
 };

@@ -51,6 +51,9 @@ typedef enum {
     NGX_HTTP_IDEM_COUNT_CACHE_MISSES,
     NGX_HTTP_IDEM_COUNT_REPLICAS_MISSED,
     NGX_HTTP_IDEM_COUNT_EXPIRED,                /* and requested again      */
+    NGX_HTTP_IDEM_COUNT_PURGES,                 /* by the server of a store */
+    NGX_HTTP_IDEM_COUNT_PURGE_FAILURES,
+    NGX_HTTP_IDEM_COUNT_PURGED,                 /* records                  */
     NGX_HTTP_IDEM_COUNT_N
 } ngx_http_idem_count_e;
 
@@ -109,6 +112,8 @@ typedef struct {
     ngx_http_idem_histogram_t  wait[NGX_HTTP_IDEM_METRICS_GROUPS + 1]
                                    [NGX_HTTP_IDEM_WAITED_N];
     ngx_http_idem_histogram_t  lock_held[NGX_HTTP_IDEM_METRICS_GROUPS + 1];
+    ngx_http_idem_histogram_t  lifetime[NGX_HTTP_IDEM_METRICS_GROUPS + 1];
+                                                /* buckets: ..._ages        */
     /* configured groups, which are exported even if their counters are zero */
     ngx_atomic_t               grouped[NGX_HTTP_IDEM_METRICS_GROUPS + 1];
 
@@ -194,6 +199,11 @@ extern const uint64_t  ngx_http_idem_metrics_ages[];              /* us */
 #define ngx_http_idem_metrics_lock_held(m, group, msec)                       \
     ngx_http_idem_metrics_time(&(m)->lock_held[group],                        \
                                (uint64_t) (msec) * 1000)
+
+#define ngx_http_idem_metrics_lifetime(m, group, msec)                        \
+    ngx_http_idem_metrics_observe(&(m)->lifetime[group],                      \
+                                  ngx_http_idem_metrics_ages,                 \
+                                  (uint64_t) (msec) * 1000)
 
 #define ngx_http_idem_metrics_duration(m, group, replayed, msec)              \
     ngx_http_idem_metrics_time(&(m)->duration[group][replayed],               \

@@ -143,7 +143,7 @@ ngx_uint_t ngx_http_idem_orphans_adopt(ngx_http_idem_store_t *store,
 
 /* the table for separate modules */
 
-#define NGX_HTTP_IDEM_STORE_API_VERSION  11
+#define NGX_HTTP_IDEM_STORE_API_VERSION  12
 
 
 /* the type of each pointer is that of the function */
@@ -186,6 +186,7 @@ typedef struct {
     ngx_http_idem_api_pt(ngx_http_idem_op_entry, entry);
     ngx_http_idem_api_pt(ngx_http_idem_entry_details, entry_details);
     ngx_http_idem_api_pt(ngx_http_idem_store_expired, expired);
+    ngx_http_idem_api_pt(ngx_http_idem_store_purged, purged);
 } ngx_http_idem_store_api_t;
 
 

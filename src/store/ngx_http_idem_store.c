@@ -57,7 +57,6 @@ static ngx_http_idem_op_t
 static ngx_uint_t  ngx_http_idem_nreserve;
 
 static ngx_http_idem_suspect_loss_pt  ngx_http_idem_suspect_loss_handler;
-static ngx_http_idem_replays_pt       ngx_http_idem_replays_handler;
 
 
 /* including backends of other modules */
@@ -101,7 +100,8 @@ const ngx_http_idem_store_api_t  ngx_http_idem_store_api = {
     ngx_http_idem_label,
     ngx_http_idem_op_entry,
     ngx_http_idem_entry_details,
-    ngx_http_idem_store_expired
+    ngx_http_idem_store_expired,
+    ngx_http_idem_store_purged
 };
 
 
@@ -280,68 +280,6 @@ ngx_http_idem_store_event(ngx_http_idem_store_t *store,
 
     if (word) {
         ngx_http_idem_line_word(&line, "reason", word);
-    }
-
-    ngx_http_idem_line_write(&line);
-}
-
-
-void
-ngx_http_idem_store_on_expiry(ngx_http_idem_replays_pt replays)
-{
-    ngx_http_idem_replays_handler = replays;
-}
-
-
-void
-ngx_http_idem_store_expired(ngx_http_idem_store_t *store,
-    ngx_http_idem_expired_t *expired)
-{
-    uint64_t               now, original;
-    ngx_str_t              label;
-    ngx_uint_t             i, count;
-    ngx_time_t            *tp;
-    ngx_http_idem_line_t   line;
-
-    static const char  *names[] = { "group", "tenant", "actor" };
-
-    if (ngx_http_idem_line_start(&line, store->log,
-                                 NGX_HTTP_IDEM_EVENT_KEY_EXPIRED,
-                                 &store->name)
-        != NGX_OK)
-    {
-        return;
-    }
-
-    for (i = 0; i < NGX_HTTP_IDEM_LABEL_HOST; i++) {
-        ngx_http_idem_label(&expired->details, i, &label);
-
-        if (label.len) {
-            ngx_http_idem_line_string(&line, names[i], &label);
-        }
-    }
-
-    ngx_http_idem_line_hex(&line, "record", expired->id,
-                           NGX_HTTP_IDEM_ID_LEN);
-
-    if (expired->ttl) {
-        ngx_http_idem_line_number(&line, "ttl_ms", expired->ttl);
-    }
-
-    tp = ngx_timeofday();
-    now = (uint64_t) tp->sec * 1000 + tp->msec - expired->ago;
-
-    ngx_http_idem_line_number(&line, "lifetime_ms",
-                              now > expired->time ? now - expired->time : 0);
-
-    /* replays of this response only, not of a former one of the record */
-
-    if (ngx_http_idem_replays_handler
-        && ngx_http_idem_replays_handler(expired->id, &count, &original)
-           == NGX_OK)
-    {
-        ngx_http_idem_line_number(&line, "replay_count",
-                                  original == expired->time ? count : 0);
     }
 
     ngx_http_idem_line_write(&line);

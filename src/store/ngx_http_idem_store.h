@@ -470,6 +470,10 @@ struct ngx_http_idem_store_s {
     ngx_uint_t                       trail;           /* it keeps events */
     ngx_http_idem_nodes_t           *nodes;           /* NULL: a single
                                                          server */
+    ngx_uint_t                       removed;         /* expired records, by
+                                                         this worker; not
+                                                         logged yet */
+    time_t                           removed_logged;
     ngx_uint_t                       connects;        /* by this worker: after
                                                          a reconnect, a server
                                                          may have lost
@@ -560,6 +564,13 @@ void ngx_http_idem_store_event(ngx_http_idem_store_t *store,
 /* logs the event of an expired record; times are in milliseconds */
 void ngx_http_idem_store_expired(ngx_http_idem_store_t *store,
     ngx_http_idem_expired_t *expired);
+
+/* expired records were removed: logs how many, now and then */
+void ngx_http_idem_store_removed(ngx_http_idem_store_t *store, ngx_uint_t n);
+
+/* the same after a purge by the server of a store, which is counted, too;
+   NGX_ERROR: it failed */
+void ngx_http_idem_store_purged(ngx_http_idem_store_t *store, ngx_int_t n);
 
 /*
  * returns the replays of a record; NGX_DECLINED: they are not counted; set in

@@ -64,6 +64,8 @@ static void ngx_http_idem_breaker_answered(ngx_http_idem_breaker_t *b,
     ngx_http_idem_op_t *op, ngx_uint_t slot, uintptr_t probe);
 static void ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
     ngx_http_idem_op_t *op, ngx_uint_t slot, uintptr_t probe);
+static void ngx_http_idem_breaker_opened(ngx_http_idem_breaker_t *b,
+    ngx_http_idem_op_t *op, ngx_uint_t fails);
 static u_char *ngx_http_idem_breaker_describe(ngx_http_idem_breaker_t *b,
     ngx_uint_t slot, u_char *p, u_char *last);
 
@@ -356,7 +358,7 @@ ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
 {
     u_char                      *p;
     u_char                       text[NGX_HTTP_IDEM_BREAKER_TEXT_LEN];
-    ngx_uint_t                   opened, again;
+    ngx_uint_t                   fails, opened, again;
     ngx_http_idem_breaker_sh_t  *sh;
 
     opened = 0;
@@ -391,6 +393,8 @@ ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
         sh->until = ngx_current_msec + b->reset;
     }
 
+    fails = sh->fails;
+
     ngx_http_idem_mutex_unlock(b->shared.shpool);
 
     if (!opened && !again) {
@@ -409,14 +413,37 @@ ngx_http_idem_breaker_failed(ngx_http_idem_breaker_t *b,
 
     ngx_http_idem_metrics_count(b->layer.named->metrics,
                                 NGX_HTTP_IDEM_COUNT_BREAKER_OPENED);
-    ngx_http_idem_store_event(b->layer.named,
-                              NGX_HTTP_IDEM_EVENT_BREAKER_OPENED, NULL,
-                              op->error);
+    ngx_http_idem_breaker_opened(b, op, fails);
 
     ngx_log_error(NGX_LOG_WARN, op->log, 0,
                   "idempotency: %*s failed %ui times in a row, its breaker is "
                   "open for %M ms: %s", p - text, text, b->fails, b->reset,
                   op->error ? op->error : "no answer");
+}
+
+
+static void
+ngx_http_idem_breaker_opened(ngx_http_idem_breaker_t *b,
+    ngx_http_idem_op_t *op, ngx_uint_t fails)
+{
+    ngx_http_idem_line_t  line;
+
+    if (ngx_http_idem_line_start(&line, b->layer.named->log,
+                                 NGX_HTTP_IDEM_EVENT_BREAKER_OPENED,
+                                 &b->layer.named->name)
+        != NGX_OK)
+    {
+        return;
+    }
+
+    if (op->error) {
+        ngx_http_idem_line_word(&line, "reason", op->error);
+    }
+
+    ngx_http_idem_line_number(&line, "failure_count", fails);
+    ngx_http_idem_line_number(&line, "threshold", b->fails);
+
+    ngx_http_idem_line_write(&line);
 }
 
 

@@ -51,6 +51,7 @@ typedef struct {
     ngx_socket_t             fd;
     ngx_http_idem_polls_t    polls;
     ngx_uint_t               evicted;            /* when it was locked */
+    ngx_uint_t               expired;            /* same */
     time_t                   eviction_logged;
     time_t                   details_logged;
     ngx_uint_t               details_evicted;        /* logged so far */

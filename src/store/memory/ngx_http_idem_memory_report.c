@@ -6,7 +6,8 @@
 
 /*
  * Reports of the embedded store after it has released the lock: evicted
- * responses go to the error log, expired records become events.
+ * responses go to the error log, and so does the number of expired records,
+ * which become events, too.
  *
  * Operations find expired records in passing.  If there are listeners for
  * events, expired records are collected in the memory of the process while
@@ -40,15 +41,17 @@ ngx_http_idem_memory_lock(ngx_http_idem_memory_t *m)
     ngx_http_idem_zone_lock(&m->z);
 
     m->evicted = m->z.zone->evicted;
+    m->expired = m->z.zone->expired;
 }
 
 
 void
 ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *m, ngx_log_t *log)
 {
-    ngx_uint_t  n, records, details;
+    ngx_uint_t  n, expired, records, details;
 
     n = m->z.zone->evicted - m->evicted;
+    expired = m->z.zone->expired - m->expired;
     records = m->z.zone->records;
     details = m->z.zone->details_evicted - m->details_evicted;
 
@@ -57,6 +60,8 @@ ngx_http_idem_memory_unlock(ngx_http_idem_memory_t *m, ngx_log_t *log)
     if (m->z.gone && m->z.gone->n) {
         ngx_http_idem_memory_report_expired(m);
     }
+
+    ngx_http_idem_store_removed(m->store, expired);
 
     /* a zone that is too small evicts at every request: log once a second */
 

@@ -79,12 +79,20 @@ ngx_http_idem_pg_purge_handler(ngx_event_t *ev)
 }
 
 
-/* "removed": number of rows; -1: another host purges, or an error */
+/* "removed": number of rows; NGX_BUSY: another host purges; NGX_ERROR */
 
 void
 ngx_http_idem_pg_purged(ngx_http_idem_pg_t *pg, ngx_int_t removed)
 {
-    if (!pg->purge || pg->purge_timer.timer_set) {
+    if (!pg->purge) {
+        return;
+    }
+
+    if (removed != NGX_BUSY) {
+        ngx_http_idem_pg_api->purged(pg->store, removed);
+    }
+
+    if (pg->purge_timer.timer_set) {
         return;
     }
 
@@ -99,13 +107,16 @@ ngx_http_idem_pg_purged(ngx_http_idem_pg_t *pg, ngx_int_t removed)
 ngx_int_t
 ngx_http_idem_pg_removed(ngx_http_idem_pg_call_t *call)
 {
-    int      i, n;
-    u_char  *id;
+    int       i, n;
+    u_char   *id;
+    int64_t   purged;
 
     static const ngx_http_idem_pg_expired_t  columns = { 1, 2, 3, 4 };
 
     if (call->step == NGX_HTTP_IDEM_PG_STEP_PURGE) {
-        return (ngx_int_t) ngx_http_idem_pg_number(call->result, 0, 0);
+        purged = ngx_http_idem_pg_number(call->result, 0, 0);
+
+        return (purged < 0) ? NGX_BUSY : (ngx_int_t) purged;
     }
 
     n = PQntuples(call->result);
