@@ -196,9 +196,10 @@ ngx_http_idem_redis_record_is_lock(ngx_http_idem_op_t *op, ngx_str_t *record)
     (void) ngx_http_idem_redis_record_lock(head, op);
 
     return ngx_memcmp(record->data, head, sizeof(head)) == 0
-           && ngx_memcmp(record->data + sizeof(head), op->details.data,
-                         op->details.len)
-              == 0;
+           && (op->details.len == 0
+               || ngx_memcmp(record->data + sizeof(head), op->details.data,
+                             op->details.len)
+                  == 0);
 }
 
 
