@@ -181,6 +181,12 @@ typedef struct {
 
 typedef struct {
     ngx_http_idem_problem_e    problem;
+    unsigned                   refused:1;       /* see "problem"            */
+    unsigned                   retryable:1;
+    unsigned                   body:1;          /* a refusal has its own    */
+    unsigned                   undisclosed:1;   /* another identity's
+                                                   record, or of a place
+                                                   that refused the client  */
     const char                *reason;
     ngx_str_t                  documentation;   /* its URL                  */
     ngx_uint_t                 status;          /* of HTTP                  */
@@ -197,13 +203,6 @@ typedef struct {
     ngx_http_idem_rewrite_t   *rewrite;         /* in progress              */
     ngx_event_t               *drain;           /* of a refusal, while the
                                                    body is read             */
-
-    unsigned                   undisclosed:1;   /* another identity's
-                                                   record, or of a place
-                                                   that refused the client  */
-    unsigned                   retryable:1;
-    unsigned                   refused:1;       /* see "problem"            */
-    unsigned                   body:1;          /* a refusal has its own    */
 } ngx_http_idem_answer_t;
 
 

@@ -195,14 +195,11 @@ ngx_http_idem_redis_record_is_lock(ngx_http_idem_op_t *op, ngx_str_t *record)
 
     (void) ngx_http_idem_redis_record_lock(head, op);
 
-    if (ngx_memcmp(record->data, head, sizeof(head)) != 0) {
-        return 0;
-    }
-
-    return op->details.len == 0
-           || ngx_memcmp(record->data + sizeof(head), op->details.data,
-                         op->details.len)
-              == 0;
+    return ngx_memcmp(record->data, head, sizeof(head)) == 0
+           && (op->details.len == 0
+               || ngx_memcmp(record->data + sizeof(head), op->details.data,
+                             op->details.len)
+                  == 0);
 }
 
 
