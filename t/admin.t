@@ -15,6 +15,16 @@ use JSON::PP;
 
 our $api = admin_config('$TEST_STORE', 'idempotency_wait  5s;');
 
+# the same keys in a scope of their own
+
+our $elsewhere = <<'_EOC_';
+    location /elsewhere/ {
+        idempotency        $TEST_STORE;
+        idempotency_scope  elsewhere;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+_EOC_
+
 our $store;
 
 # the name of the store under test
@@ -345,21 +355,26 @@ is($r->json->{stores}[0]{ok}, JSON::PP::true, 'answers');
 
 === TEST 9: events as they happen, of every worker
 --- workers: 2
---- config eval: $::api
+--- config eval: $::api . $::elsewhere
 --- client
 my $key = new_key();
 my $all = connect_client();
 my $mine = connect_client();
+my $any = connect_client();
 
 $all->send_part("GET /ops/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
 $mine->send_part("GET /ops/events?key=$key&scope=api HTTP/1.1\r\n"
                  . "Host: localhost\r\n\r\n");
 like($all->read_some(200, 10) || '', qr{200 OK.*text/event-stream}s, 'a stream');
+$any->send_part("GET /ops/events?key=$key HTTP/1.1\r\n"
+                . "Host: localhost\r\n\r\n");
 $mine->read_some(200, 10);
+$any->read_some(200, 10);
 
 my $id = post('/ok?op=ev', $key)->header('X-Record');
 post('/ok?op=ev', $key);
 post('/ok?op=other', new_key());
+post('/elsewhere/ok?op=scope', $key);
 admin('DELETE', "records/STORE/$id");
 
 my $text = '';
@@ -376,10 +391,15 @@ my $own = $mine->read_some(1 << 20, 0.3) // '';
 
 like($own, qr/"event":"idempotency\.replay"/, 'of one key');
 is(scalar(() = $own =~ /"event":"idempotency\.processed"/g), 1,
-   'and of no other');
+   'and of no other, also of that key in another scope');
 like($own, qr/"event":"idempotency\.record\.deleted".*"record":"$id"/,
      'with its deletion, which knows the record only');
-$_->abort for $all, $mine;
+
+$own = $any->read_some(1 << 20, 0.3) // '';
+
+is(scalar(() = $own =~ /"event":"idempotency\.processed"/g), 2,
+   'without a scope, of the key in every one');
+$_->abort for $all, $mine, $any;
 
 
 
