@@ -655,3 +655,32 @@ for my $condition ([ 'If-Match' => '"x"' ], [ 'If-None-Match' => '*' ],
 
     is(post("/ok?op=$key", $key)->body, "run 2\n", "$name: it was deleted");
 }
+
+
+
+=== TEST 19: a deletion of many pages leaves none of them
+What came into reach of a slice with the next page was skipped.
+--- http_config
+    idempotency_store  small  memory { zone small:512k; }
+--- config
+    location / {
+        idempotency         small;
+        idempotency_tenant  $http_x_tenant;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /ops/ {
+        idempotency_admin;
+    }
+--- client
+for my $i (1 .. 400) {
+    http_post('/ok?op=m', 'x', { 'Idempotency-Key' => new_key(),
+                                 'X-Tenant' => $i % 10 ? 'a' : 'b' });
+}
+
+is(scalar(all('records/small?tenant=a&limit=7&dry_run=1', 'DELETE')), 360,
+   'a dry run counts them');
+is(scalar(all('records/small?tenant=a&limit=7', 'DELETE')), 360,
+   'all are deleted, each once');
+is(scalar(all('records/small?tenant=a')), 0, 'none is left');
+is(scalar(all('records/small?limit=7')), 40, 'the others are');
