@@ -158,14 +158,25 @@ ctl_stream(char *p, size_t size, size_t n, void *data)
 static void
 ctl_events(ctl_text_t *path)
 {
+    char  id[65], hash[65];
+
     ctl_add(path, "events");
     ctl_arg(path, "store", o.store);
     ctl_arg(path, "since", o.since);
     ctl_arg(path, "older", o.older);
+    ctl_arg(path, "actor", o.actor);
+
+    /* an address is in nginx's logs: a key does not belong there */
+
+    if (o.key && o.key[0] && o.scope && o.record == NULL) {
+        ctl_key(id, hash);
+        ctl_arg(path, "record", id);
+        return;
+    }
+
     ctl_arg(path, "key", o.key);
     ctl_arg(path, "scope", o.scope);
     ctl_arg(path, "record", o.record);
-    ctl_arg(path, "actor", o.actor);
 }
 
 

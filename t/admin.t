@@ -15,6 +15,16 @@ use JSON::PP;
 
 our $api = admin_config('$TEST_STORE', 'idempotency_wait  5s;');
 
+# the same keys in a scope of their own
+
+our $elsewhere = <<'_EOC_';
+    location /elsewhere/ {
+        idempotency        $TEST_STORE;
+        idempotency_scope  elsewhere;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+_EOC_
+
 our $store;
 
 # the name of the store under test
@@ -345,21 +355,26 @@ is($r->json->{stores}[0]{ok}, JSON::PP::true, 'answers');
 
 === TEST 9: events as they happen, of every worker
 --- workers: 2
---- config eval: $::api
+--- config eval: $::api . $::elsewhere
 --- client
 my $key = new_key();
 my $all = connect_client();
 my $mine = connect_client();
+my $any = connect_client();
 
 $all->send_part("GET /ops/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
 $mine->send_part("GET /ops/events?key=$key&scope=api HTTP/1.1\r\n"
                  . "Host: localhost\r\n\r\n");
 like($all->read_some(200, 10) || '', qr{200 OK.*text/event-stream}s, 'a stream');
+$any->send_part("GET /ops/events?key=$key HTTP/1.1\r\n"
+                . "Host: localhost\r\n\r\n");
 $mine->read_some(200, 10);
+$any->read_some(200, 10);
 
 my $id = post('/ok?op=ev', $key)->header('X-Record');
 post('/ok?op=ev', $key);
 post('/ok?op=other', new_key());
+post('/elsewhere/ok?op=scope', $key);
 admin('DELETE', "records/STORE/$id");
 
 my $text = '';
@@ -376,10 +391,15 @@ my $own = $mine->read_some(1 << 20, 0.3) // '';
 
 like($own, qr/"event":"idempotency\.replay"/, 'of one key');
 is(scalar(() = $own =~ /"event":"idempotency\.processed"/g), 1,
-   'and of no other');
+   'and of no other, also of that key in another scope');
 like($own, qr/"event":"idempotency\.record\.deleted".*"record":"$id"/,
      'with its deletion, which knows the record only');
-$_->abort for $all, $mine;
+
+$own = $any->read_some(1 << 20, 0.3) // '';
+
+is(scalar(() = $own =~ /"event":"idempotency\.processed"/g), 2,
+   'without a scope, of the key in every one');
+$_->abort for $all, $mine, $any;
 
 
 
@@ -635,3 +655,32 @@ for my $condition ([ 'If-Match' => '"x"' ], [ 'If-None-Match' => '*' ],
 
     is(post("/ok?op=$key", $key)->body, "run 2\n", "$name: it was deleted");
 }
+
+
+
+=== TEST 19: a deletion of many pages leaves none of them
+What came into reach of a slice with the next page was skipped.
+--- http_config
+    idempotency_store  small  memory { zone small:512k; }
+--- config
+    location / {
+        idempotency         small;
+        idempotency_tenant  $http_x_tenant;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /ops/ {
+        idempotency_admin;
+    }
+--- client
+for my $i (1 .. 400) {
+    http_post('/ok?op=m', 'x', { 'Idempotency-Key' => new_key(),
+                                 'X-Tenant' => $i % 10 ? 'a' : 'b' });
+}
+
+is(scalar(all('records/small?tenant=a&limit=7&dry_run=1', 'DELETE')), 360,
+   'a dry run counts them');
+is(scalar(all('records/small?tenant=a&limit=7', 'DELETE')), 360,
+   'all are deleted, each once');
+is(scalar(all('records/small?tenant=a')), 0, 'none is left');
+is(scalar(all('records/small?limit=7')), 40, 'the others are');

@@ -362,6 +362,9 @@ is(eval { decode_json($line->('"event"', sub { http_post('/ok?op=p', 'body',
 kill 'TERM', $pid;
 close $tail;
 
+access_log_like(qr/"GET \S+events\?record=$id\b/, 'asked by the id');
+unlike(access_log(), qr/\Q$key\E/, 'no key in access.log');
+
 
 
 === TEST 7: several pages are one list

@@ -250,6 +250,12 @@ is(app_count('sse'), 1, 'ran once, too');
         idempotency_documentation  https://$host/"docs"?lang=$arg_lang;
         proxy_pass                 http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
+    location /uri/ {
+        idempotency                $TEST_STORE;
+        idempotency_required       on;
+        idempotency_documentation  https://$host$uri;
+        proxy_pass                 http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
     location /empty/ {
         idempotency                $TEST_STORE;
         idempotency_required       on;
@@ -272,9 +278,18 @@ is($r->header('Link'), '<https://example.com/docs#keys>; rel="describedby"',
 
 $r = http_post('/var/ok?lang=en', 'x');
 is_problem($r, 400, 'IDEMPOTENCY_KEY_MISSING', 'invalid_request',
-           url => 'https://localhost/"docs"?lang=en', name => 'a variable');
-is($r->header('Link'), '<https://localhost/"docs"?lang=en>; rel="describedby"',
+           url => 'https://localhost/%22docs%22?lang=en', name => 'a variable');
+is($r->header('Link'),
+   '<https://localhost/%22docs%22?lang=en>; rel="describedby"',
    'Link with a variable');
+
+# $uri is decoded: what a client put there makes no header of its own
+$r = http_post('/uri/%0d%0aX-Own:%20%3Cb%3E%c3%a9%2520', 'x');
+my $encoded = 'https://localhost/uri/%0D%0AX-Own:%20%3Cb%3E%C3%A9%20';
+is_problem($r, 400, 'IDEMPOTENCY_KEY_MISSING', 'invalid_request',
+           url => $encoded, name => 'decoded');
+is($r->header('Link'), "<$encoded>; rel=\"describedby\"", 'encoded again');
+is($r->header('X-Own'), undef, 'no header of the client\'s making');
 
 $r = http_post('/empty/ok', 'x');
 is_problem($r, 400, 'IDEMPOTENCY_KEY_MISSING', 'invalid_request',

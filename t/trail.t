@@ -279,6 +279,20 @@ is((ctl('purge', '--events', '--store', 'trail', '--actor', 'even', '--tenant',
 is(scalar(trail('&actor=even')), 6, 'nothing was deleted');
 is((ctl('tail', '--since', '1h'))[1], 2, 'tail wants a store');
 
+# a scope is a namespace: the same key elsewhere is another record
+
+my $key = new_key();
+
+post('/ok?op=k', $key, 'even');
+post('/plain/ok?op=k', $key, 'even');
+is(scalar(wait_trail(4, "&key=$key")), 4, 'a key in two scopes');
+is(scalar(trail("&key=$key&scope=api")), 2, 'one scope');
+is(http_request('DELETE', "/ops/events?store=trail&key=$key&scope=api", '', {})
+   ->json->{deleted}, 2, 'deleted in one scope');
+is(scalar(trail("&key=$key")), 2, 'not in the other');
+is(http_request('DELETE', "/ops/events?store=trail&key=$key", '', {})
+   ->json->{deleted}, 2, 'by the key in every scope');
+
 sleep 1.1;
 is((ctl('cleanup', '--events', '--store', 'trail', '--older', '1s'))[0],
    'deleted ' . ($all - 6) . " events\n", 'deleted by age');

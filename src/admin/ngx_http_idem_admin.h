@@ -177,9 +177,9 @@ ngx_int_t ngx_http_idem_admin_key(ngx_http_request_t *r, ngx_str_t *args,
     u_char *id, u_char *hash, ngx_str_t *scope);
 
 /*
- * The record of ?record= in hexadecimal, or that and the hash of ?key=; both
- * are empty if neither is given.  Each has room for that.  NGX_DECLINED: it is
- * no record; NGX_ERROR: no memory.
+ * The record of ?record= or of ?key=&scope= in hexadecimal, or that and the
+ * hash of a ?key= without a scope; both are empty if neither is given.  Each
+ * has room for that.  NGX_DECLINED: it is no record; NGX_ERROR: no memory.
  */
 ngx_int_t ngx_http_idem_admin_selected(ngx_http_request_t *r, ngx_str_t *args,
     ngx_str_t *record, ngx_str_t *hash);

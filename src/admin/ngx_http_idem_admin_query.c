@@ -474,7 +474,12 @@ ngx_http_idem_admin_selected(ngx_http_request_t *r, ngx_str_t *args,
             return (rc == NGX_DECLINED) ? NGX_OK : rc;
         }
 
-        hash->len = ngx_hex_dump(hash->data, key, sizeof(key)) - hash->data;
+        /* the hash of a key is the same in every scope, its record is not */
+
+        if (args[NGX_HTTP_IDEM_ARG_SCOPE].data == NULL) {
+            hash->len = ngx_hex_dump(hash->data, key, sizeof(key))
+                        - hash->data;
+        }
     }
 
     record->len = ngx_hex_dump(record->data, id, sizeof(id)) - record->data;

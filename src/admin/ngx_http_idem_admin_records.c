@@ -49,6 +49,11 @@ static int ngx_libc_cdecl ngx_http_idem_admin_order(const void *one,
     const void *two);
 
 
+/* no record has it: a hash */
+
+static u_char  ngx_http_idem_admin_lowest[NGX_HTTP_IDEM_ID_LEN];
+
+
 ngx_int_t
 ngx_http_idem_admin_records(ngx_http_request_t *r,
     ngx_http_idem_store_t *store, ngx_http_idem_admin_query_t *q)
@@ -210,10 +215,17 @@ ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a)
                 continue;
             }
 
+            /*
+             * A slice that lost records reaches further when it is read
+             * again, and what is new in it may have a lower id.  What was
+             * deleted is not listed again: a deletion starts with any id.
+             */
+
             if (a->n >= q->limit) {
-                return ngx_http_idem_admin_end(a, a->entry
-                                                  ? entry[a->entry - 1].id
-                                                  : NULL);
+                return ngx_http_idem_admin_end(a,
+                           (a->remove && !q->dry_run)
+                           ? ngx_http_idem_admin_lowest
+                           : a->entry ? entry[a->entry - 1].id : NULL);
             }
 
             if (!a->remove || q->dry_run) {

@@ -22,11 +22,18 @@
 #include "request/ngx_http_idem_request.h"
 
 
+/* white space, control characters, and what RFC 3986 has no place for */
+
+#define ngx_http_idem_problem_unsafe(c)                                       \
+    ((c) <= ' ' || (c) >= 0x7f || ngx_strchr("\"<>\\^`{|}", (c)) != NULL)
+
+
 static ngx_int_t ngx_http_idem_refuse_start(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_problem_e problem);
 static ngx_int_t ngx_http_idem_refuse_send(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_spare_image(ngx_http_request_t *r);
+static ngx_int_t ngx_http_idem_problem_url(ngx_pool_t *pool, ngx_str_t *url);
 static ngx_int_t ngx_http_idem_problem_headers(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_problem_body(ngx_http_request_t *r,
@@ -230,14 +237,64 @@ ngx_http_idem_refuse_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     }
 
     if (ctx->conf->documentation
-        && ngx_http_idem_value(r, ctx->conf->documentation,
-                               &ctx->answer.documentation)
-           != NGX_OK)
+        && (ngx_http_idem_value(r, ctx->conf->documentation,
+                                &ctx->answer.documentation)
+            != NGX_OK
+            || ngx_http_idem_problem_url(r->pool, &ctx->answer.documentation)
+               != NGX_OK))
     {
         return NGX_ERROR;
     }
 
     return ngx_http_idem_problem_headers(r, ctx);
+}
+
+
+/*
+ * Percent-encodes what no URL contains.  A variable may have it from the
+ * client: $uri is decoded, and a line break in it would end the header Link.
+ */
+
+static ngx_int_t
+ngx_http_idem_problem_url(ngx_pool_t *pool, ngx_str_t *url)
+{
+    u_char  *p, *dst, *last;
+    size_t   n;
+
+    if (url->len == 0) {
+        return NGX_OK;
+    }
+
+    last = url->data + url->len;
+
+    for (n = 0, p = url->data; p < last; p++) {
+        n += ngx_http_idem_problem_unsafe(*p);
+    }
+
+    if (n == 0) {
+        return NGX_OK;
+    }
+
+    dst = ngx_pnalloc(pool, url->len + 2 * n);
+    if (dst == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = url->data;
+    url->data = dst;
+
+    for ( /* void */ ; p < last; p++) {
+        if (ngx_http_idem_problem_unsafe(*p)) {
+            dst = ngx_sprintf(dst, "%%%02Xi", (ngx_int_t) *p);
+
+        } else {
+            *dst++ = *p;
+        }
+    }
+
+    url->len = dst - url->data;
+
+    return NGX_OK;
 }
 
 
