@@ -10,6 +10,7 @@ use warnings;
 use lib 't/lib';
 use IdempotencyTest;
 use Test::Nginx::Socket 'no_plan';
+use Time::HiRes qw(sleep);
 
 our ($redis, $second);
 
@@ -92,6 +93,34 @@ sub back
     $redis->command('FLUSHALL');
 }
 
+# stores that are waited for, for longer than a lease; another host has the first
+# alone
+
+our $silent = $stores =~ s/timeout  2s/timeout  4s/gr =~ s/ +breaker .*?;//r . <<'_EOC_';
+    server {
+        listen       127.0.0.1:$TEST_NGINX_PORT_2;
+        server_name  localhost;
+        location / {
+            idempotency        shared;
+            idempotency_lease  1s;
+            idempotency_wait   0;
+            proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+    }
+_EOC_
+
+# the ledger has a record: both are asked from now on
+
+sub in_use
+{
+    my ($uri) = @_;
+
+    $redis->pause;
+    is(http_post($uri, 'x', key())->status, 200, 'the ledger is in use');
+    $redis->resume;
+    back();
+}
+
 run_tests();
 
 __DATA__
@@ -165,4 +194,78 @@ ok(wait_for(sub { !records() }, 10), 'its lock is given back there');
 $::second->resume;
 app_release('a');
 is($c->read_response->body, "run 1\n", 'the retry is answered');
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 3: a holder in both outlasts its lease while the first is silent
+The renewal waits for the first store, for longer than a lease; the lock in the
+ledger is renewed meanwhile.
+--- store: redis postgres
+--- workers: 1
+--- http_config eval: $::silent
+--- config eval: $::location
+--- client_timeout: 90
+--- client
+for my $way ('', '/strict') {
+    in_use("$way/ok?op=use$way");
+    my $op = 'r' . length $way;
+    my $key = key();
+    my $c = send_post("$way/hold?op=$op", 'x', $key);
+    is(app_wait_parked($op), 1, 'it runs, and holds the lock in both');
+
+    $::redis->pause;
+    sleep 2;
+    my $retry = send_post("$way/hold?op=$op", 'x', $key);
+    is(app_wait($op, 2, 5), 0, 'its retry does not run beside it');
+
+    $::redis->resume;
+    app_release($op);
+    is($_->read_response(20)->body, "run 1\n", 'both have the one answer') for $c, $retry;
+    is(app_count($op), 1, 'ran once');
+}
+
+
+
+=== TEST 4: ... while its commit waits for the first
+--- store: redis postgres
+--- workers: 1
+--- http_config eval: $::silent
+--- config eval: $::location
+--- client_timeout: 60
+--- client
+in_use('/ok?op=use');
+my $key = key();
+my $c = send_post('/hold?op=a', 'x', $key);
+is(app_wait_parked('a'), 1, 'it runs, and holds the lock in both');
+
+$::redis->pause;
+app_release('a');
+sleep 3.4;
+my $retry = send_post('/hold?op=a', 'x', $key);
+is(app_wait('a', 2, 5), 0, 'its retry does not run');
+is($_->read_response(20)->body, "run 1\n", 'both have the one answer') for $c, $retry;
+is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 5: a holder in both outlasts its lease while the ledger is silent
+--- store: redis postgres
+--- workers: 1
+--- http_config eval: $::silent
+--- config eval: $::location
+--- client_timeout: 60
+--- client
+in_use('/remote/ok?op=use');
+my $key = key();
+my $c = send_post('/remote/hold?op=a', 'x', $key);
+is(app_wait_parked('a'), 1, 'it runs, and holds the lock in both');
+
+$::second->pause;
+sleep 3;
+is(http_post('/remote/hold?op=a', 'x', $key, port => $ENV{TEST_NGINX_PORT_2})->error_code,
+   'CONCURRENT_REQUEST', 'another host finds it in the first');
+$::second->resume;
+app_release('a');
+is($c->read_response(20)->body, "run 1\n", 'it has its answer');
 is(app_count('a'), 1, 'ran once');

@@ -2,15 +2,16 @@
 # SPDX-License-Identifier: BSD-2-Clause
 
 # What was sent on a connection that broke is asked again on another; the first
-# copy may still come, later than all that followed it.  Under hold a lock that
-# it lays does not end by itself: it is given back again, by another worker if
-# the one that gave it up is gone.
+# copy may still come, later than all that followed it.  A lock that it lays is
+# given back again.  Under hold, where it does not end by itself, another worker
+# does that if the one that gave it up is gone.
 
 use strict;
 use warnings;
 use lib 't/lib';
 use IdempotencyTest;
 use Test::Nginx::Socket 'no_plan';
+use Time::HiRes qw(sleep);
 
 our ($store, $proxy) = start_proxied();
 
@@ -154,6 +155,24 @@ sub given_up
     $meanwhile->() if $meanwhile;
     comes(1, meanwhile => $then);
     given_back($uri, $key, 1);
+}
+
+# the first copy comes, behind all releases that were sent so far; its lock would
+# last for 60 s
+
+sub comes_behind
+{
+    my ($uri, $key, $run) = @_;
+
+    ok(wait_for(sub { locked() == 0 }), 'there is no lock');
+    sleep 0.4;
+    $proxy->tell('pass');
+
+    # it may be given back between two looks
+
+    for (1 .. 60) { last if locked(); sleep 0.05 }
+    ok(wait_for(sub { locked() == 0 }, 5), 'its lock is given back');
+    is(http_post($uri, 'x', $key)->body, "run $run\n", 'and the next one runs');
 }
 
 # ... by another worker
@@ -391,3 +410,29 @@ is(scalar(main::locked()), 1, 'the lock is still there');
 main::accept_releases();
 
 ok(wait_for(sub { !main::locked() }), 'it is given back');
+
+
+
+=== TEST 11: a begin that was given up, under lease
+--- store: redis postgres
+--- config eval: $::locations =~ s/ hold;/ lease;/r =~ s/20s/60s/r
+--- client
+my ($uri, $key) = ('/hasty/ok?op=a', main::key());
+
+main::warm('/hasty');
+$::proxy->tell('deaf');
+is(http_post($uri, 'x', $key)->error_code, 'STORE_UNAVAILABLE', 'it is given up');
+main::comes_behind($uri, $key, 1);
+
+
+
+=== TEST 12: a begin, after the lock was given back, under lease
+--- store: redis postgres
+--- config eval: $::locations =~ s/ hold;/ lease;/r =~ s/20s/60s/r
+--- client
+main::warm();
+
+my $key = main::key();
+my $c = main::twice('/status/503?op=a', $key);
+is($c->read_response->status, 503, 'ran, and is not kept');
+main::comes_behind('/status/503?op=a', $key, 2);

@@ -891,3 +891,51 @@ ok(wait_for(sub { landed() }, 12), 'it lands');
 is(length http_post("$uri&hold=1", 'x', $key, port => $ENV{TEST_NGINX_PORT_2})->body,
    300_000, 'and is replayed on another host');
 is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 34: a lock that was lost is not counted on: what is kept is asked for first
+An administrator deletes the record of a request that runs, and another host runs
+it.  The renewal told that the lock is lost, long before its lease would be over.
+--- store: redis postgres
+--- http_config eval: main::stores('', '1s')
+--- config eval
+$::location . <<'_EOC_'
+    location /ops/ { idempotency_admin; }
+    location /lost/ {
+        idempotency                  shared;
+        idempotency_lease            12s;
+        idempotency_wait             0;
+        idempotency_unknown_outcome  $arg_policy;
+        add_header                   X-Record $idempotency_record always;
+        proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+_EOC_
+--- client_timeout: 90
+--- client
+for my $policy (qw(lease hold)) {
+    my $key = key();
+    my $uri = "/lost/hold?op=$policy&policy=$policy";
+    my $c = send_post($uri, 'x', $key);
+    is(app_wait_parked($policy), 1, 'it runs');
+
+    my $found = http_post($uri, 'x', $key);
+    is(http_request('DELETE', '/ops/records/shared/' . $found->header('X-Record'))->status, 200, 'deleted');
+
+    my $lost = sub { scalar(() = error_log() =~ /lease of a running request was lost/g) };
+    my $before = $lost->();
+    ok(wait_for(sub { $lost->() > $before }, 20), 'its renewal tells that it is lost');
+
+    part();
+    app_release($policy);
+    is($c->read_response->body, "run 1\n", 'it is answered, and its commit is kept');
+
+    my $other = send_post($uri, 'x', $key, port => $ENV{TEST_NGINX_PORT_2});
+    is(app_wait($policy, 2), 2, 'another host runs it');
+    join_again();
+
+    is(asked($uri, $key)->error_code, 'CONCURRENT_REQUEST', 'a retry learns of that one');
+    app_release($policy);
+    is($other->read_response->body, "run 2\n", 'which is answered');
+    is(asked($uri, $key)->body, "run 2\n", 'and replayed here');
+}

@@ -238,3 +238,52 @@ $::proxy->tell('pass');
 ok(wait_for(sub { !(() = $::store->keys) }), 'it is given back');
 is(ask(), 503, 'begins are still turned away');
 error_log_unlike(qr/its breaker is closed/, 'a release that is sent again does not close it');
+
+
+
+=== TEST 7: a waiter on another host that hears late, and a short TTL
+--- store: postgres
+--- http_config eval
+$::stores . <<'_EOC_'
+    idempotency_store other $TEST_REMOTE { server 127.0.0.1:$TEST_NGINX_OWN_PORT; }
+    idempotency_ttl_header  X-TTL max=1h;
+    server {
+        listen       127.0.0.1:$TEST_NGINX_PORT_2;
+        server_name  localhost;
+        location / {
+            idempotency  other;
+            proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+    }
+_EOC_
+--- config
+    idempotency  shared;
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %key = map { $_ => { 'Idempotency-Key' => new_key(), 'X-TTL' => 1 } } 1 .. 3;
+my (%first, %waits);
+
+for (1 .. 3) {
+    $first{$_} = send_post("/hold?op=$_", 'x', $key{$_}, port => $ENV{TEST_NGINX_PORT_2});
+    app_wait_parked($_);
+    $waits{$_} = send_post("/hold?op=$_", 'x', $key{$_});
+}
+
+select undef, undef, undef, 0.5;
+$::proxy->tell('hold');
+
+for (1 .. 3) {
+    app_release($_);
+    is($first{$_}->read_response->body, "run 1\n", "$_: answered");
+}
+
+select undef, undef, undef, 1;
+$::proxy->tell('pass');
+
+for (1 .. 3) {
+    my $answer = $waits{$_}->read_response(20);
+    is($answer && $answer->header('Idempotent-Replayed'), 'true', "$_: who waited is replayed to");
+    is(app_count($_), 1, "$_: ran once");
+}

@@ -23,6 +23,9 @@
  *   LATE_BLIND   a reply that is late is trusted in
  *   USED_LATE    that the ledger is in use is said when it was asked
  *   WAITER_RUNS  who waits for a holder in the first store goes to the ledger
+ *   ASKER_HOLDS  a lock in the ledger is taken for that of the holder; it may be
+ *                that of a request which only asks, while the first store has
+ *                the holder
  *
  * What is asserted stands at the inline "start".  What a fallback does not
  * promise (docs/layers.md, "Fallback") is not: what ran in the first store alone
@@ -71,7 +74,8 @@ byte     flaps;
 chan     late = [2] of { byte };  /* releases of begins that were given up */
 
 /* ghosts: executions of holders in the first store, and in a ledger; of a host,
-   with its ledger, and since that was used */
+   with its ledger, and since that was used.  Of a request: it was told to wait
+   for a lock in the ledger, when the first store answered and had a holder */
 
 byte     in_first;
 byte     in_ledger[HOSTS];
@@ -129,6 +133,7 @@ inline start(where)
     assert(where != FIRST || with_ledger[HOST] == 0);
     assert(since_used[HOST] == 0);
     assert(where != INSTEAD || !waits);
+    assert(where != INSTEAD || !told);
 
     if
     :: where != INSTEAD -> in_first++
@@ -145,11 +150,23 @@ inline start(where)
 }
 
 
+/* the ledger has a lock, and what it is told to wait for */
+
+inline wait_ledger()
+{
+    if
+    :: !away[HOST] && first.state == PROGRESS -> told = true
+    :: else
+    fi;
+    waits = false; waits_ledger = true
+}
+
+
 active [NREQ] proctype request()
 {
     byte   tok = _pid + 1;
     byte   looks;
-    bool   held, waits;
+    bool   held, waits, waits_ledger, told;
     mtype  res, where;
 
 again:
@@ -169,7 +186,15 @@ again:
             if
             :: res == ACQUIRED -> held = true
             :: res == FOUND && ledger[LEDGER].state == DONE -> goto over
-            :: res == FOUND && ledger[LEDGER].state != DONE -> goto again
+            :: res == FOUND && ledger[LEDGER].state != DONE ->
+#ifdef ASKER_HOLDS
+                wait_ledger(); goto again
+#else
+                if
+                :: waits_ledger -> goto again
+                :: else -> goto in_part
+                fi
+#endif
             fi
         :: else
         fi
@@ -211,7 +236,7 @@ again:
             fi;
             if
             :: first.state == DONE -> goto over
-            :: else -> waits = true; goto again
+            :: else -> waits = true; waits_ledger = false; goto again
             fi
 
         :: res == ACQUIRED && held ->
@@ -240,6 +265,23 @@ again:
 
         start(where);
         goto execute
+    }
+
+    /* a lock in the ledger may be that of a request which only asks, as this one
+       does: the first store is asked whether the holder is there */
+
+in_part:
+    atomic {
+        if
+        :: !away[HOST] && first.state == DONE -> goto over
+        :: !away[HOST] && first.state == PROGRESS ->
+            waits = true; waits_ledger = false
+        :: !away[HOST] && first.state != DONE && first.state != PROGRESS ->
+            wait_ledger()
+        :: away[HOST] && waits
+        :: away[HOST] && !waits -> wait_ledger()
+        fi;
+        goto again
     }
 
 instead:
@@ -295,11 +337,13 @@ execute:
     fi;
 
 over:
-    atomic { held = false; waits = false; looks = 0; tok = 0; res = 0; where = 0 }
+    atomic { held = false; waits = false; waits_ledger = false; told = false;
+             looks = 0; tok = 0; res = 0; where = 0 }
 }
 
 
-/* the first store goes and comes back; what is late arrives; kept commits land */
+/* the first store goes and comes back; what is late arrives; kept commits land;
+   other keys run in a ledger, which is in use from then on */
 
 active proctype world()
 {
@@ -315,6 +359,9 @@ end:
         :: h = HOSTS - 1
         fi;
         away[h] = !away[h]; h = 0 }
+
+    :: atomic { !used[0] -> used[0] = true }
+    :: atomic { !used[HOSTS - 1] -> used[HOSTS - 1] = true }
 
     :: atomic { late??tok -> release(first, tok); tok = 0 }
 

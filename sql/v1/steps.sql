@@ -132,7 +132,15 @@ BEGIN
 
         ELSIF k_forget <= n THEN
             IF p_waits >= 2 THEN
-                o_how := 4;
+
+                -- who waited when it was committed, and is told late, still
+                -- gets it: see purge_at of a commit
+
+                o_how := CASE WHEN k_expires > n - p_age * interval '1 ms'
+                                   AND (o_state = 2
+                                        OR (o_state = 3 AND o_reason <> 6
+                                            AND (o_reason <> 1 OR k_hold)))
+                              THEN 3 ELSE 4 END;
             ELSE
                 o_how := 0;
                 k_again := false;
@@ -310,6 +318,7 @@ DECLARE
     l  timestamptz := n;
     e  timestamptz := n + p_ttl * interval '1 ms';
     f  timestamptz := e + p_grace * interval '1 ms';
+    p  timestamptz;
     w  boolean;
     r  record;
 BEGIN
@@ -321,14 +330,18 @@ BEGIN
         f := e;
     END IF;
 
+    -- however short the ttl, who waits finds it for a lease, and 10 s at least
+
+    p := date_bin('5 min',
+                  greatest(f, n + greatest(p_lease, 10000) * interval '1 ms')
+                  + interval '5 min', '2000-01-01Z');
+
     FOR i IN 1 .. 20 LOOP
         UPDATE idempotency_keys k
            SET state = p_state, reason = p_reason, status = p_status,
                hold = p_hold, size = coalesce(octet_length(p_response), 0),
                response = p_response, completed_at = n, lease_until = l,
-               expires_at = e, forget_at = f,
-               purge_at = date_bin('5 min', f + interval '5 min',
-                                   '2000-01-01Z')
+               expires_at = e, forget_at = f, purge_at = p
          WHERE k.id = p_id AND k.token = p_token AND k.state = 1
         RETURNING k.waiting INTO w;
 
@@ -347,8 +360,7 @@ BEGIN
         VALUES (p_id, p_token, p_claim, p_hold, p_label, p_tenant,
                 p_actor, p_host, p_state, p_reason, p_status,
                 coalesce(octet_length(p_response), 0), p_response,
-                n, l, n, e, f,
-                date_bin('5 min', f + interval '5 min', '2000-01-01Z'))
+                n, l, n, e, f, p)
         ON CONFLICT (id) DO NOTHING;
 
         IF FOUND THEN

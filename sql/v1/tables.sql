@@ -19,7 +19,9 @@ CREATE TABLE idempotency_keys (
     completed_at  timestamptz,
     expires_at    timestamptz NOT NULL,     -- replayed until then
     forget_at     timestamptz NOT NULL,     -- known, as expired, until then
-    purge_at      timestamptz NOT NULL,     -- forget_at, to the next 5 minutes
+    purge_at      timestamptz NOT NULL,     -- forget_at, to the next 5 minutes;
+                                            -- a lease after the commit, and
+                                            -- 10 s, at least
     size          integer     NOT NULL DEFAULT 0,   -- of the response, bytes
     state         smallint    NOT NULL,     -- 1 in progress, 2 completed,
                                             -- 3 unusable, 4 released while

@@ -318,6 +318,10 @@ ngx_http_idem_op_failed(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
     if (op->result == NGX_HTTP_IDEM_LOST) {
         cover->lost = 1;
 
+        /* a commit that is kept is no longer the only response */
+
+        cover->locked_until = ngx_current_msec;
+
         ngx_http_idem_metrics_count(op->store->metrics,
                                     NGX_HTTP_IDEM_COUNT_LEASE_LOST);
         ngx_http_idem_event(cover->ctx, NGX_HTTP_IDEM_EVENT_LOCK_LOST,

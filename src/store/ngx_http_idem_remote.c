@@ -11,9 +11,9 @@
  * Every operation can be resent: the token identifies the owner of a lock.
  * A begin that is abandoned after it was sent is followed by a release of its
  * token, and a release that failed by another one, which is retried for as
- * long as the lease could last.  Under hold, further ones also follow if a
- * delayed copy of the begin or of a renewal may still write the lock; and
- * another worker sends them if this one exits (..._orphans.c).
+ * long as the lease could last.  Further ones also follow if a delayed copy of
+ * the begin or of a renewal may still write the lock; under hold another worker
+ * sends them if this one exits (..._orphans.c).
  *
  * A watch is queued before it is sent, so that a notification that overtakes
  * the reply finds the watch.
@@ -285,8 +285,8 @@ ngx_http_idem_remote_complete(ngx_http_idem_op_t *op)
 
 /*
  * The operation has its result.  A release that failed is followed by further
- * ones, and so is one that a delayed copy may undo under hold, where the lock
- * would not expire.  NGX_AGAIN: it is such a further one, and continues.
+ * ones, and so is one that a delayed copy may undo.  NGX_AGAIN: it is such a
+ * further one, and continues.
  */
 
 static ngx_int_t
@@ -307,7 +307,7 @@ ngx_http_idem_remote_end(ngx_http_idem_op_t *op)
         /* no error: another request has the record, or the lease is over */
         op->result = NGX_HTTP_IDEM_OK;
 
-    } else if ((op->hold && op->lock.stray)
+    } else if (op->lock.stray
                || (op->result == NGX_HTTP_IDEM_ERROR
                    && (op->hold || !op->bad_record)))
     {
@@ -459,11 +459,10 @@ ngx_http_idem_remote_adopt(ngx_event_t *ev)
  * The release may overtake its begin: the begin is in the buffer of a
  * connection that was closed while the server stalled, and the release took
  * another connection; or the begin is in a transaction that waits for a
- * standby.  Then the begin takes the lock after the release.  Usually that
- * lock ends with its lease.  Under hold it does not, so the release is sent
- * again, at growing intervals, for as long as such a lock may live.  A release
- * that the server refused is sent again in any case.  None of these timers
- * delays the exit of a worker.
+ * standby.  Then the begin takes the lock after the release.  So the release is
+ * sent again, at growing intervals, for as long as such a lock may live: a lock
+ * that was delayed stays for about as long as it was delayed.  None of these
+ * timers delays the exit of a worker.
  */
 
 static ngx_int_t
@@ -475,9 +474,7 @@ ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op)
     remote = ngx_http_idem_remote(op);
     elapsed = ngx_current_msec - op->start;
 
-    if (elapsed >= op->lease
-        || (!op->hold && op->result != NGX_HTTP_IDEM_ERROR))
-    {
+    if (elapsed >= op->lease) {
         return NGX_DECLINED;
     }
 

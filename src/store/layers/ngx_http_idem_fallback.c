@@ -514,6 +514,11 @@ ngx_http_idem_fallback_cancel(ngx_http_idem_op_t *op)
     ngx_http_idem_layer_cancel(op);
 
     if (op->kind != NGX_HTTP_IDEM_OP_BEGIN) {
+
+        if (op->where == &f->both) {
+            ngx_http_idem_fallback_both_cancel(note);
+        }
+
         return;
     }
 

@@ -9,6 +9,11 @@
  * renew, commit, release.  The result is that of the primary; the ledger is
  * updated before or after.
  *
+ * A renewal is sent to both at once.  While it waits for the primary, or a
+ * commit does, a keeper renews the lock in the ledger by itself, a third of the
+ * lease after the last time: the primary may be silent for longer than a lease,
+ * and all that is known of the holder then is in the ledger.
+ *
  * Called by the fallback; calls both stores.
  */
 
@@ -20,45 +25,97 @@
 #include "store/layers/ngx_http_idem_layers.h"
 
 
-/* note of the copy of a commit: the primary has it in its outbox only */
-
-#define NGX_HTTP_IDEM_FALLBACK_KEPT  0x01
-
 /* how long the ledger keeps a copy of a record in the primary, ms */
 #define NGX_HTTP_IDEM_FALLBACK_COPY  10000
 
 
-static ngx_int_t ngx_http_idem_fallback_both_next(
+/* renews the lock in the ledger while an operation waits for the primary */
+
+typedef struct {
+    ngx_http_idem_op_t       renewal;           /* in the ledger */
+    ngx_http_idem_claim_t    claim;
+    ngx_http_idem_op_t      *op;                /* NULL: it has its result,
+                                                   the last renewal has not */
+    ngx_event_t              timer;
+} ngx_http_idem_keeper_t;
+
+
+static ngx_int_t ngx_http_idem_fallback_both_renewed(
+    ngx_http_idem_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idem_fallback_both_released(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_both_committed(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_copied(
     ngx_http_idem_op_t *op, uintptr_t note);
+static ngx_int_t ngx_http_idem_fallback_copied_kept(
+    ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_saved(
     ngx_http_idem_op_t *op, uintptr_t note);
+static ngx_http_idem_keeper_t *ngx_http_idem_keeper_start(
+    ngx_http_idem_op_t *op, ngx_http_idem_store_t *ledger);
+static void ngx_http_idem_keeper_handler(ngx_event_t *ev);
+static void ngx_http_idem_keeper_renewed(ngx_http_idem_op_t *renewal);
+static void ngx_http_idem_keeper_leave(ngx_http_idem_keeper_t *keeper);
+static void ngx_http_idem_keeper_end(ngx_http_idem_keeper_t *keeper);
 
 
 ngx_int_t
 ngx_http_idem_fallback_both(ngx_http_idem_op_t *op)
 {
+    ngx_http_idem_keeper_t    *keeper;
     ngx_http_idem_fallback_t  *f;
 
     f = ngx_http_idem_fallback_conf(op);
 
+    if (op->kind == NGX_HTTP_IDEM_OP_RELEASE) {
+        return ngx_http_idem_fallback_ask(op, f->ledger,
+                                          ngx_http_idem_fallback_both_released,
+                                          0, 0, op->is_waiter);
+    }
+
+    keeper = ngx_http_idem_keeper_start(op, f->ledger);
+
     if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
         return ngx_http_idem_layer_ask(op, &f->primary,
                                        ngx_http_idem_fallback_both_committed,
-                                       0);
+                                       (uintptr_t) keeper);
     }
 
-    return ngx_http_idem_fallback_ask(op, f->ledger,
-                                      ngx_http_idem_fallback_both_next, 0, 0,
-                                      op->is_waiter);
+    if (keeper) {
+        ngx_http_idem_keeper_handler(&keeper->timer);
+    }
+
+    return ngx_http_idem_layer_ask(op, &f->primary,
+                                   ngx_http_idem_fallback_both_renewed,
+                                   (uintptr_t) keeper);
+}
+
+
+/* the request is gone; "note" is that of the pending inner operation */
+
+void
+ngx_http_idem_fallback_both_cancel(uintptr_t note)
+{
+    if (note) {
+        ngx_http_idem_keeper_end((ngx_http_idem_keeper_t *) note);
+    }
 }
 
 
 static ngx_int_t
-ngx_http_idem_fallback_both_next(ngx_http_idem_op_t *op, uintptr_t note)
+ngx_http_idem_fallback_both_renewed(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    if (note) {
+        ngx_http_idem_keeper_leave((ngx_http_idem_keeper_t *) note);
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_idem_fallback_both_released(ngx_http_idem_op_t *op, uintptr_t note)
 {
     ngx_http_idem_fallback_t  *f;
 
@@ -72,19 +129,24 @@ static ngx_int_t
 ngx_http_idem_fallback_both_committed(ngx_http_idem_op_t *op, uintptr_t note)
 {
     ngx_http_idem_op_t        *child;
+    ngx_http_idem_layer_pt     copied;
     ngx_http_idem_fallback_t  *f;
 
     f = ngx_http_idem_fallback_conf(op);
 
+    if (note) {
+        ngx_http_idem_keeper_end((ngx_http_idem_keeper_t *) note);
+    }
+
     switch (op->result) {
 
     case NGX_HTTP_IDEM_OK:
-        note = op->kept ? NGX_HTTP_IDEM_FALLBACK_KEPT : 0;
+        copied = op->kept ? ngx_http_idem_fallback_copied_kept
+                          : ngx_http_idem_fallback_copied;
 
-        child = ngx_http_idem_layer_child(op, f->ledger,
-                                          ngx_http_idem_fallback_copied, note);
+        child = ngx_http_idem_layer_child(op, f->ledger, copied, 0);
         if (child == NULL) {
-            return ngx_http_idem_fallback_copied(op, note);
+            return copied(op, 0);
         }
 
         child->ttl = ngx_min(op->ttl, NGX_HTTP_IDEM_FALLBACK_COPY);
@@ -113,7 +175,19 @@ static ngx_int_t
 ngx_http_idem_fallback_copied(ngx_http_idem_op_t *op, uintptr_t note)
 {
     op->result = NGX_HTTP_IDEM_OK;
-    op->kept = (note & NGX_HTTP_IDEM_FALLBACK_KEPT) ? 1 : 0;
+    op->kept = 0;
+
+    return NGX_OK;
+}
+
+
+/* the primary has it in its outbox only */
+
+static ngx_int_t
+ngx_http_idem_fallback_copied_kept(ngx_http_idem_op_t *op, uintptr_t note)
+{
+    op->result = NGX_HTTP_IDEM_OK;
+    op->kept = 1;
 
     return NGX_OK;
 }
@@ -127,4 +201,128 @@ ngx_http_idem_fallback_saved(ngx_http_idem_op_t *op, uintptr_t note)
     }
 
     return NGX_OK;
+}
+
+
+/*
+ * NULL: no memory.  The keeper has all that its renewals need, since the last
+ * one may outlive the operation.
+ */
+
+static ngx_http_idem_keeper_t *
+ngx_http_idem_keeper_start(ngx_http_idem_op_t *op,
+    ngx_http_idem_store_t *ledger)
+{
+    u_char                  *details;
+    ngx_http_idem_op_t      *renewal;
+    ngx_http_idem_keeper_t  *keeper;
+
+    keeper = ngx_calloc(sizeof(ngx_http_idem_keeper_t) + op->details.len,
+                        ngx_cycle->log);
+    if (keeper == NULL) {
+        return NULL;
+    }
+
+    keeper->op = op;
+    keeper->claim = *op->claim;
+
+    details = (u_char *) (keeper + 1);
+
+    if (op->details.len) {
+        ngx_memcpy(details, op->details.data, op->details.len);
+    }
+
+    renewal = &keeper->renewal;
+
+    renewal->kind = NGX_HTTP_IDEM_OP_RENEW;
+    renewal->store = ledger;
+    renewal->claim = &keeper->claim;
+    renewal->details.data = details;
+    renewal->details.len = op->details.len;
+    renewal->lease = op->lease;
+    renewal->ttl = op->ttl;
+    renewal->grace = op->grace;
+    renewal->log = ngx_cycle->log;
+    renewal->handler = ngx_http_idem_keeper_renewed;
+    renewal->data = keeper;
+
+    ngx_memcpy(renewal->id, op->id, NGX_HTTP_IDEM_ID_LEN);
+    ngx_memcpy(renewal->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
+
+    ngx_housekeeping_init(&keeper->timer, ngx_http_idem_keeper_handler,
+                          keeper);
+    ngx_add_timer(&keeper->timer, op->lease / 3);
+
+    return keeper;
+}
+
+
+/* a renewal that is pending is not sent again: its store does that */
+
+static void
+ngx_http_idem_keeper_handler(ngx_event_t *ev)
+{
+    ngx_http_idem_keeper_t  *keeper;
+
+    keeper = ev->data;
+
+    if (!keeper->renewal.pending) {
+        (void) ngx_http_idem_store_submit(&keeper->renewal);
+    }
+
+    if (!ev->timer_set) {
+        ngx_add_timer(ev, keeper->renewal.lease / 3);
+    }
+}
+
+
+/* whatever the result: that of the primary counts */
+
+static void
+ngx_http_idem_keeper_renewed(ngx_http_idem_op_t *renewal)
+{
+    ngx_http_idem_keeper_t  *keeper;
+
+    keeper = renewal->data;
+
+    if (keeper->op == NULL) {
+        ngx_free(keeper);
+    }
+}
+
+
+/*
+ * The operation has its result, and the request goes on.  A renewal that is
+ * pending in the ledger is not given up: it may not have been sent yet.
+ */
+
+static void
+ngx_http_idem_keeper_leave(ngx_http_idem_keeper_t *keeper)
+{
+    if (!keeper->renewal.pending) {
+        ngx_http_idem_keeper_end(keeper);
+        return;
+    }
+
+    ngx_housekeeping_stop(&keeper->timer);
+
+    keeper->op->lock.stray = 1;
+    keeper->op = NULL;
+}
+
+
+/* the lock in the ledger is about to end, or has been renewed */
+
+static void
+ngx_http_idem_keeper_end(ngx_http_idem_keeper_t *keeper)
+{
+    ngx_housekeeping_stop(&keeper->timer);
+
+    if (keeper->renewal.pending || keeper->renewal.lock.stray) {
+        keeper->op->lock.stray = 1;
+    }
+
+    ngx_http_idem_store_cancel(&keeper->renewal);
+
+    ngx_free(keeper);
 }

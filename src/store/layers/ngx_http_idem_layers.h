@@ -142,6 +142,7 @@ void ngx_http_idem_fallback_used(ngx_http_idem_fallback_t *f,
 /* ..._fallback_both.c */
 
 ngx_int_t ngx_http_idem_fallback_both(ngx_http_idem_op_t *op);
+void ngx_http_idem_fallback_both_cancel(uintptr_t note);
 
 /* ..._fallback_conf.c */
 
