@@ -1022,3 +1022,131 @@ for my $at (qw(own original)) {
 }
 
 is(app_count('run'), 1, 'ran once');
+
+
+
+=== TEST 15: the address that realip takes from a header
+The place of the original trusts another header than the place of the retry, or
+none.
+--- modules: lua
+--- http_config
+    server {
+        listen                   127.0.0.1:$TEST_NGINX_PORT_2;
+        server_name              open;
+        idempotency              $TEST_STORE;
+        idempotency_fingerprint  off;
+        idempotency_scope        all;
+        add_header               X-Addr "$remote_addr $realip_remote_addr";
+
+        location / {
+            proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+        location /trusting/ {
+            set_real_ip_from  127.0.0.1;
+            real_ip_header    X-Spoofed;
+            proxy_pass        http://127.0.0.1:$TEST_NGINX_APP_PORT/;
+        }
+        location /led/ {
+            set_real_ip_from  127.0.0.1;
+            real_ip_header    X-Spoofed;
+            try_files         /none @led;
+        }
+        location @led {
+            proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+        location /checks/ {
+            allow       10.0.0.1;
+            deny        all;
+            satisfy     any;
+            access_by_lua_block {
+                if ngx.var.http_x_token ~= "1" then ngx.exit(403) end
+            }
+            proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT/;
+        }
+    }
+
+    server {
+        listen                   127.0.0.1:$TEST_NGINX_PORT_2;
+        server_name              closed;
+        idempotency              $TEST_STORE;
+        idempotency_fingerprint  off;
+        idempotency_scope        all;
+        set_real_ip_from         127.0.0.1;
+        real_ip_header           X-Client;
+
+        location / {
+            if ($remote_addr != 10.0.0.1) {
+                return  403;
+            }
+
+            proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+        location /own {
+            if ($remote_addr != 127.0.0.1) {
+                return  403;
+            }
+
+            proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT/ok;
+        }
+    }
+--- config
+--- client
+my @at = (port => $ENV{TEST_NGINX_PORT_2});
+
+my $post = sub {
+    my ($host, $uri, $key, %headers) = @_;
+
+    return http_post($uri, 'x', { Host => $host, 'Idempotency-Key' => $key,
+                                  %headers }, @at);
+};
+
+my %in = ('X-Token' => 1);
+my %spoofed = ('X-Spoofed' => '10.0.0.1');
+my $key = new_key();
+
+is($post->('open', '/checks/ok?op=a', $key, %in)->body, "run 1\n", 'ran');
+
+for my $uri ('/ok?op=a', '/trusting/ok?op=a', '/led/ok?op=a') {
+    my $r = $post->('open', $uri, $key, %spoofed);
+
+    is($r->status, 403, "$uri: not by another address");
+    is($r->header('Idempotent-Replayed'), undef, "$uri: not replayed");
+    unlike($r->body, qr/run/, "$uri: nothing of it");
+
+    $r = $post->('open', $uri, $key, %spoofed, %in);
+
+    is($r->header('Idempotent-Replayed'), 'true', "$uri: who is let in");
+    is($r->body, "run 1\n", "$uri: gets it");
+    is($r->header('X-Addr'),
+       ($uri =~ /^.ok/) ? '127.0.0.1 127.0.0.1' : '10.0.0.1 127.0.0.1',
+       "$uri: with the address that it came with");
+}
+
+$key = new_key();
+is($post->('closed', '/ok?op=b', $key, 'X-Client' => '10.0.0.1')->body,
+   "run 1\n", 'a header that is trusted: ran');
+is($post->('open', '/trusting/ok?op=b', $key, %spoofed)->status, 403,
+   'another header does not do');
+
+my $r = $post->('open', '/ok?op=b', $key, 'X-Client' => '10.0.0.1');
+is($r->header('Idempotent-Replayed'), 'true', 'this one does');
+
+$key = new_key();
+is($post->('closed', '/own?op=c', $key)->body, "run 1\n", 'no header: ran');
+is($post->('open', '/ok?op=c', $key, 'X-Client' => '10.0.0.2')->status, 403,
+   'the header counts where the original came in');
+
+# the next request of a connection has the address of the connection
+
+my $c = connect_client(@at);
+
+for my $try (1, 2) {
+    $c->request('POST', '/trusting/ok?op=b', 'x',
+                { Host => 'open', 'Idempotency-Key' => $key, %spoofed,
+                  'X-Client' => '10.0.0.2' });
+    is($c->read_response->status, 403, "on one connection, $try: refused");
+
+    $c->request('GET', '/ok?op=d', '', { Host => 'open' });
+    is($c->read_response->header('X-Addr'), '127.0.0.1 127.0.0.1',
+       "on one connection, $try: its own address");
+}

@@ -191,6 +191,8 @@ ngx_http_idem_let_in(ngx_http_request_t *r)
             ngx_http_idem_arrive(r, ctx);
         }
 
+        ngx_http_idem_address_learn(r);
+
         ctx->place.let_in = 1;
 
         if (ctx->place.let_in_at != r->uri_changes) {
