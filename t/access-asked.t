@@ -1150,3 +1150,98 @@ for my $try (1, 2) {
     is($c->read_response->header('X-Addr'), '127.0.0.1 127.0.0.1',
        "on one connection, $try: its own address");
 }
+
+
+
+=== TEST 16: checks in an "if"
+Lua checks access there, and the "if" looks for what is no part of the request.
+--- modules: lua
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_conflict_detail  values;
+    idempotency_wait             0;
+
+    location /stricter/ {
+        if ($http_x_admin) {
+            access_by_lua_block {
+                if ngx.var.http_x_admin ~= "pw" then ngx.exit(403) end
+            }
+            proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+        if ($http_x_other) {
+            rewrite_by_lua_block {
+                if ngx.var.http_x_other ~= "pw" then ngx.exit(403) end
+            }
+            proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /laxer/ {
+        access_by_lua_block {
+            if ngx.var.http_x_admin ~= "pw" then ngx.exit(403) end
+        }
+        if ($http_x_guest) {
+            access_by_lua_block { ngx.ctx.guest = true }
+            proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+        if ($http_x_plain) {
+            set  $plain 1;
+        }
+
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %type = ('Content-Type' => 'application/json');
+
+my $post = sub {
+    my ($uri, $key, $body, %headers) = @_;
+    return http_post($uri, $body, { 'Idempotency-Key' => $key, %type,
+                                    %headers });
+};
+
+for my $case ([ 'stricter', 'X-Admin', { } ],
+              [ 'stricter', 'X-Other', { } ],
+              [ 'stricter', 'X-Admin', { 'X-Other' => 'pw' } ],
+              [ 'laxer', 'X-Admin', { 'X-Guest' => 1 } ])
+{
+    my ($location, $header, $around) = @$case;
+    my $what = "$location, $header past by " . join(' ', %$around, 'it');
+    my $key = new_key();
+    my %in = ($header => 'pw');
+    my @first = ("/$location/ok?op=$key", $key, '{"a":"secret"}');
+
+    is($post->(@first, %in)->body, "run 1\n", "$what: ran");
+    is($post->(@first, $header => 'no')->status, 403, "$what: refused");
+
+    my $r = $post->(@first, %$around);
+    is($r->error_code, 'IDEMPOTENCY_CONFLICT', "$what: a conflict");
+    is($r->header('Idempotent-Replayed'), undef, "$what: not replayed");
+
+    $r = $post->(@first[0, 1], '{"a":"other"}', %$around);
+    is($r->error_code, 'IDEMPOTENCY_CONFLICT', "$what: another body");
+    unlike($r->body, qr/secret/, "$what: tells nothing");
+
+    $r = $post->(@first[0, 1], '{"a":"other"}', %in);
+    like($r->body, qr/secret/, "$what: tells those who are let in");
+
+    $r = $post->(@first, %in, 'X-Plain' => 1);
+    is($r->header('Idempotent-Replayed'), 'true', "$what: let in");
+    is($r->body, "run 1\n", "$what: gets it");
+    is(app_count($key), 1, "$what: ran once");
+}
+
+my $key = new_key();
+my %in = ('X-Admin' => 'pw');
+my @first = ("/stricter/hold?op=$key", $key, '{"a":"secret"}');
+
+my $c = send_post(@first[0, 2], { 'Idempotency-Key' => $key, %type, %in });
+app_wait_parked($key);
+
+my $r = $post->(@first[0, 1], '{"a":"other"}');
+is($r->error_code, 'IDEMPOTENCY_CONFLICT', 'while it runs: another body');
+unlike($r->body, qr/secret/, 'while it runs: tells nothing');
+
+app_release($key);
+is($c->read_response->status, 200, 'ran');

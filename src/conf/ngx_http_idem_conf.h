@@ -227,7 +227,8 @@ typedef struct {
     ngx_uint_t                       stats;      /* statistics are served   */
     unsigned                         any_page:1;
     unsigned                         uri_page:1;
-    unsigned                         apart:1;    /* servers, by addresses   */
+    unsigned                         apart:1;    /* servers, by addresses,
+                                                    or an "if"              */
 } ngx_http_idem_main_conf_t;
 
 
@@ -238,6 +239,9 @@ typedef struct {
     uint64_t                      place;
     unsigned                      own:1;                 /* set here, not
                                                             inherited       */
+    unsigned                      checks:1;              /* an "if" with
+                                                            checks          */
+    ngx_uint_t                    ifs;                   /* how many        */
     /* set to off here or in an outer location */
     unsigned                      off:1;
     ngx_http_handler_pt           page;                  /* figures, admin  */
@@ -396,6 +400,13 @@ ngx_http_idem_setter_t
 void ngx_http_idem_conf_order(ngx_conf_t *cf);
 void ngx_http_idem_conf_content(ngx_cycle_t *cycle, ngx_array_t *locations);
 ngx_int_t ngx_http_idem_conf_pages(ngx_conf_t *cf);
+
+/* ..._conf_if.c */
+
+void ngx_http_idem_conf_if_watch(ngx_conf_t *cf);
+void ngx_http_idem_conf_if_read(void);
+void ngx_http_idem_conf_if_place(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *prev, ngx_http_idem_loc_conf_t *conf);
 
 /* ..._conf_servers.c */
 

@@ -291,7 +291,8 @@ ngx_http_idem_server_text(uint64_t sum, ngx_str_t *text)
 }
 
 
-/* whether the address selects the server, not the host alone */
+/* whether the address selects the server, not the host alone, or an "if" may
+   select other checks */
 
 ngx_uint_t
 ngx_http_idem_servers_apart(ngx_http_request_t *r)
