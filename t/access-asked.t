@@ -1245,3 +1245,51 @@ unlike($r->body, qr/secret/, 'while it runs: tells nothing');
 
 app_release($key);
 is($c->read_response->status, 200, 'ran');
+
+
+
+=== TEST 17: another form of the same path
+A check by $request_uri may tell the forms apart.
+--- config
+    idempotency              $TEST_STORE;
+    idempotency_fingerprint  off;
+
+    location /files/ {
+        set  $asked "$request_uri $http_x_token";
+
+        if ($asked ~ "^[^ ]*(%2F|//|/\./)[^ ]* $") {
+            return  403;
+        }
+
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+for my $form ('a%2Fok', 'a//ok', 'a/./ok') {
+    my %key = ('Idempotency-Key' => new_key());
+    my %in = (%key, 'X-Token' => 1);
+    my $op = '?op=' . $key{'Idempotency-Key'};
+
+    is(http_post("/files/$form$op", 'x', \%in)->body, "run 1\n", "$form: ran");
+    is(http_post("/files/$form$op", 'x', \%key)->status, 403,
+       "$form: refused");
+
+    for my $other ("a/ok$op", "b/ok$op", 'a/ok') {
+        my $r = http_post("/files/$other", 'x', \%key);
+
+        is($r->header('Idempotent-Replayed'), undef,
+           "$form: not replayed to $other");
+        is($r->error_code, 'IDEMPOTENCY_CONFLICT', "$form: $other");
+        unlike($r->body, qr/run/, "$form: nothing of it");
+    }
+
+    my $r = http_post("/files/$form$op", 'x', \%in);
+    is($r->header('Idempotent-Replayed'), 'true', "$form: let in");
+}
+
+my %key = ('Idempotency-Key' => new_key());
+is(http_post('/files/a%20b/ok?op=s', 'x', \%key)->body, "run 1\n", 'a space');
+
+for my $uri ('/files/a%20b/ok?op=s', '/files/other/ok') {
+    is(http_post($uri, 'x', \%key)->header('Idempotent-Replayed'), 'true',
+       "$uri: replayed, as ever");
+}
