@@ -34,6 +34,7 @@
 #include "store/zone/ngx_http_idem_zone.h"
 
 
+static ngx_int_t ngx_http_idem_start(ngx_conf_t *cf);
 static ngx_int_t ngx_http_idem_init(ngx_conf_t *cf);
 static ngx_int_t ngx_http_idem_init_module(ngx_cycle_t *cycle);
 static ngx_int_t ngx_http_idem_init_process(ngx_cycle_t *cycle);
@@ -238,7 +239,7 @@ static ngx_command_t  ngx_http_idem_commands[] = {
 
 
 static ngx_http_module_t  ngx_http_idempotency_module_ctx = {
-    ngx_http_idem_add_variables,           /* preconfiguration */
+    ngx_http_idem_start,                   /* preconfiguration */
     ngx_http_idem_init,                    /* postconfiguration */
 
     ngx_http_idem_create_main_conf,        /* create main configuration */
@@ -269,9 +270,20 @@ ngx_module_t  ngx_http_idempotency_module = {
 
 
 static ngx_int_t
+ngx_http_idem_start(ngx_conf_t *cf)
+{
+    ngx_http_idem_conf_if_watch(cf);
+
+    return ngx_http_idem_add_variables(cf);
+}
+
+
+static ngx_int_t
 ngx_http_idem_init(ngx_conf_t *cf)
 {
     ngx_http_idem_main_conf_t  *mcf;
+
+    ngx_http_idem_conf_if_read();
 
     if (ngx_http_idem_check_variables(cf) != NGX_OK) {
         return NGX_ERROR;

@@ -131,6 +131,7 @@ int ctl_ask(const char *method, const char *path, ctl_text_t *body,
 int ctl_get(const char *method, const char *path, ctl_text_t *body);
 
 /* prints why the location refused a request */
+void ctl_reason(const char *text);
 int ctl_refused(long status, ctl_text_t *body);
 
 /* the names that the location has; "v" is to be freed */

@@ -29,9 +29,6 @@ int   ctl_began;
 char  ctl_error[512];
 
 
-static void ctl_reason(const char *text);
-
-
 void
 ctl_say(const char *fmt, ...)
 {
@@ -155,7 +152,7 @@ ctl_arg(ctl_text_t *path, const char *name, const char *value)
 
 /* keeps why an answer failed, for a document that is half written */
 
-static void
+void
 ctl_reason(const char *text)
 {
     snprintf(ctl_error, sizeof(ctl_error), "%s", text);
@@ -355,12 +352,17 @@ ctl_answer(const char *method, ctl_text_t *path, ctl_json_t **v)
         return rc;
     }
 
-    if (o.json) {
-        fwrite(body.data, 1, body.len, stdout);
-        return CTL_OK;
+    *v = ctl_json_parse(body.data);
+
+    if (!ctl_json_is(*v, '{')) {
+        ctl_say("%s does not answer with JSON", ctl_url());
+        return CTL_FAILED;
     }
 
-    *v = ctl_json_parse(body.data);
+    if (o.json) {
+        fwrite(body.data, 1, body.len, stdout);
+        *v = NULL;
+    }
 
     return CTL_OK;
 }

@@ -137,15 +137,10 @@ ctl_inspect(void)
         return rc;
     }
 
-    if (!ctl_json_is(v, '{')) {
-        ctl_say("%s does not answer with JSON", ctl_url());
-        return CTL_FAILED;
-    }
-
     for (m = v->child; m; m = m->next) {
         text = m->text ? ctl_clean(m->text) : m->kind == 't' ? "yes" : "no";
 
-        printf("%-14s %s%s%s\n", m->name, ctl_colour(text), text,
+        printf("%-14s %s%s%s\n", ctl_clean(m->name), ctl_colour(text), text,
                ctl_colour(NULL));
     }
 
@@ -345,6 +340,16 @@ ctl_next(const char *method, ctl_text_t *base, const char *state, long n,
 
     *page = ctl_json_parse(body->data);
     next = ctl_string(*page, "cursor", NULL);
+
+    /* a deletion may go on from where it was, as long as it deletes */
+
+    if (next && *cursor && strcmp(next, *cursor) == 0
+        && ctl_number(*page, "deleted") <= 0)
+    {
+        ctl_reason("the same page again");
+        ctl_say("%s answers with the same page again", ctl_url());
+        return CTL_FAILED;
+    }
 
     free(*cursor);
     *cursor = next ? strdup(next) : NULL;

@@ -1022,3 +1022,274 @@ for my $at (qw(own original)) {
 }
 
 is(app_count('run'), 1, 'ran once');
+
+
+
+=== TEST 15: the address that realip takes from a header
+The place of the original trusts another header than the place of the retry, or
+none.
+--- modules: lua
+--- http_config
+    server {
+        listen                   127.0.0.1:$TEST_NGINX_PORT_2;
+        server_name              open;
+        idempotency              $TEST_STORE;
+        idempotency_fingerprint  off;
+        idempotency_scope        all;
+        add_header               X-Addr "$remote_addr $realip_remote_addr";
+
+        location / {
+            proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+        location /trusting/ {
+            set_real_ip_from  127.0.0.1;
+            real_ip_header    X-Spoofed;
+            proxy_pass        http://127.0.0.1:$TEST_NGINX_APP_PORT/;
+        }
+        location /led/ {
+            set_real_ip_from  127.0.0.1;
+            real_ip_header    X-Spoofed;
+            try_files         /none @led;
+        }
+        location @led {
+            proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+        location /checks/ {
+            allow       10.0.0.1;
+            deny        all;
+            satisfy     any;
+            access_by_lua_block {
+                if ngx.var.http_x_token ~= "1" then ngx.exit(403) end
+            }
+            proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT/;
+        }
+    }
+
+    server {
+        listen                   127.0.0.1:$TEST_NGINX_PORT_2;
+        server_name              closed;
+        idempotency              $TEST_STORE;
+        idempotency_fingerprint  off;
+        idempotency_scope        all;
+        set_real_ip_from         127.0.0.1;
+        real_ip_header           X-Client;
+
+        location / {
+            if ($remote_addr != 10.0.0.1) {
+                return  403;
+            }
+
+            proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+        location /own {
+            if ($remote_addr != 127.0.0.1) {
+                return  403;
+            }
+
+            proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT/ok;
+        }
+    }
+--- config
+--- client
+my @at = (port => $ENV{TEST_NGINX_PORT_2});
+
+my $post = sub {
+    my ($host, $uri, $key, %headers) = @_;
+
+    return http_post($uri, 'x', { Host => $host, 'Idempotency-Key' => $key,
+                                  %headers }, @at);
+};
+
+my %in = ('X-Token' => 1);
+my %spoofed = ('X-Spoofed' => '10.0.0.1');
+my $key = new_key();
+
+is($post->('open', '/checks/ok?op=a', $key, %in)->body, "run 1\n", 'ran');
+
+for my $uri ('/ok?op=a', '/trusting/ok?op=a', '/led/ok?op=a') {
+    my $r = $post->('open', $uri, $key, %spoofed);
+
+    is($r->status, 403, "$uri: not by another address");
+    is($r->header('Idempotent-Replayed'), undef, "$uri: not replayed");
+    unlike($r->body, qr/run/, "$uri: nothing of it");
+
+    $r = $post->('open', $uri, $key, %spoofed, %in);
+
+    is($r->header('Idempotent-Replayed'), 'true', "$uri: who is let in");
+    is($r->body, "run 1\n", "$uri: gets it");
+    is($r->header('X-Addr'),
+       ($uri =~ /^.ok/) ? '127.0.0.1 127.0.0.1' : '10.0.0.1 127.0.0.1',
+       "$uri: with the address that it came with");
+}
+
+$key = new_key();
+is($post->('closed', '/ok?op=b', $key, 'X-Client' => '10.0.0.1')->body,
+   "run 1\n", 'a header that is trusted: ran');
+is($post->('open', '/trusting/ok?op=b', $key, %spoofed)->status, 403,
+   'another header does not do');
+
+my $r = $post->('open', '/ok?op=b', $key, 'X-Client' => '10.0.0.1');
+is($r->header('Idempotent-Replayed'), 'true', 'this one does');
+
+$key = new_key();
+is($post->('closed', '/own?op=c', $key)->body, "run 1\n", 'no header: ran');
+is($post->('open', '/ok?op=c', $key, 'X-Client' => '10.0.0.2')->status, 403,
+   'the header counts where the original came in');
+
+# the next request of a connection has the address of the connection
+
+my $c = connect_client(@at);
+
+for my $try (1, 2) {
+    $c->request('POST', '/trusting/ok?op=b', 'x',
+                { Host => 'open', 'Idempotency-Key' => $key, %spoofed,
+                  'X-Client' => '10.0.0.2' });
+    is($c->read_response->status, 403, "on one connection, $try: refused");
+
+    $c->request('GET', '/ok?op=d', '', { Host => 'open' });
+    is($c->read_response->header('X-Addr'), '127.0.0.1 127.0.0.1',
+       "on one connection, $try: its own address");
+}
+
+
+
+=== TEST 16: checks in an "if"
+Lua checks access there, and the "if" looks for what is no part of the request.
+--- modules: lua
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_conflict_detail  values;
+    idempotency_wait             0;
+
+    location /stricter/ {
+        if ($http_x_admin) {
+            access_by_lua_block {
+                if ngx.var.http_x_admin ~= "pw" then ngx.exit(403) end
+            }
+            proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+        if ($http_x_other) {
+            rewrite_by_lua_block {
+                if ngx.var.http_x_other ~= "pw" then ngx.exit(403) end
+            }
+            proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /laxer/ {
+        access_by_lua_block {
+            if ngx.var.http_x_admin ~= "pw" then ngx.exit(403) end
+        }
+        if ($http_x_guest) {
+            access_by_lua_block { ngx.ctx.guest = true }
+            proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+        if ($http_x_plain) {
+            set  $plain 1;
+        }
+
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %type = ('Content-Type' => 'application/json');
+
+my $post = sub {
+    my ($uri, $key, $body, %headers) = @_;
+    return http_post($uri, $body, { 'Idempotency-Key' => $key, %type,
+                                    %headers });
+};
+
+for my $case ([ 'stricter', 'X-Admin', { } ],
+              [ 'stricter', 'X-Other', { } ],
+              [ 'stricter', 'X-Admin', { 'X-Other' => 'pw' } ],
+              [ 'laxer', 'X-Admin', { 'X-Guest' => 1 } ])
+{
+    my ($location, $header, $around) = @$case;
+    my $what = "$location, $header past by " . join(' ', %$around, 'it');
+    my $key = new_key();
+    my %in = ($header => 'pw');
+    my @first = ("/$location/ok?op=$key", $key, '{"a":"secret"}');
+
+    is($post->(@first, %in)->body, "run 1\n", "$what: ran");
+    is($post->(@first, $header => 'no')->status, 403, "$what: refused");
+
+    my $r = $post->(@first, %$around);
+    is($r->error_code, 'IDEMPOTENCY_CONFLICT', "$what: a conflict");
+    is($r->header('Idempotent-Replayed'), undef, "$what: not replayed");
+
+    $r = $post->(@first[0, 1], '{"a":"other"}', %$around);
+    is($r->error_code, 'IDEMPOTENCY_CONFLICT', "$what: another body");
+    unlike($r->body, qr/secret/, "$what: tells nothing");
+
+    $r = $post->(@first[0, 1], '{"a":"other"}', %in);
+    like($r->body, qr/secret/, "$what: tells those who are let in");
+
+    $r = $post->(@first, %in, 'X-Plain' => 1);
+    is($r->header('Idempotent-Replayed'), 'true', "$what: let in");
+    is($r->body, "run 1\n", "$what: gets it");
+    is(app_count($key), 1, "$what: ran once");
+}
+
+my $key = new_key();
+my %in = ('X-Admin' => 'pw');
+my @first = ("/stricter/hold?op=$key", $key, '{"a":"secret"}');
+
+my $c = send_post(@first[0, 2], { 'Idempotency-Key' => $key, %type, %in });
+app_wait_parked($key);
+
+my $r = $post->(@first[0, 1], '{"a":"other"}');
+is($r->error_code, 'IDEMPOTENCY_CONFLICT', 'while it runs: another body');
+unlike($r->body, qr/secret/, 'while it runs: tells nothing');
+
+app_release($key);
+is($c->read_response->status, 200, 'ran');
+
+
+
+=== TEST 17: another form of the same path
+A check by $request_uri may tell the forms apart.
+--- config
+    idempotency              $TEST_STORE;
+    idempotency_fingerprint  off;
+
+    location /files/ {
+        set  $asked "$request_uri $http_x_token";
+
+        if ($asked ~ "^[^ ]*(%2F|//|/\./)[^ ]* $") {
+            return  403;
+        }
+
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+for my $form ('a%2Fok', 'a//ok', 'a/./ok') {
+    my %key = ('Idempotency-Key' => new_key());
+    my %in = (%key, 'X-Token' => 1);
+    my $op = '?op=' . $key{'Idempotency-Key'};
+
+    is(http_post("/files/$form$op", 'x', \%in)->body, "run 1\n", "$form: ran");
+    is(http_post("/files/$form$op", 'x', \%key)->status, 403,
+       "$form: refused");
+
+    for my $other ("a/ok$op", "b/ok$op", 'a/ok') {
+        my $r = http_post("/files/$other", 'x', \%key);
+
+        is($r->header('Idempotent-Replayed'), undef,
+           "$form: not replayed to $other");
+        is($r->error_code, 'IDEMPOTENCY_CONFLICT', "$form: $other");
+        unlike($r->body, qr/run/, "$form: nothing of it");
+    }
+
+    my $r = http_post("/files/$form$op", 'x', \%in);
+    is($r->header('Idempotent-Replayed'), 'true', "$form: let in");
+}
+
+my %key = ('Idempotency-Key' => new_key());
+is(http_post('/files/a%20b/ok?op=s', 'x', \%key)->body, "run 1\n", 'a space');
+
+for my $uri ('/files/a%20b/ok?op=s', '/files/other/ok') {
+    is(http_post($uri, 'x', \%key)->header('Idempotent-Replayed'), 'true',
+       "$uri: replayed, as ever");
+}

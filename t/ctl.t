@@ -558,3 +558,54 @@ for my $where ("127.0.0.1:$closed/", "127.0.0.1:$port/nobody/",
         unlike($out, qr/sEcReT/, "$where: $command: without the password");
     }
 }
+
+
+
+=== TEST 10: an address that is not that of the administration
+--- config
+    default_type  application/json;
+
+    location /page/ {
+        return  200 "<html></html>";
+    }
+    location /loop/ {
+        return  200 '{"records":[],"matched":0,"deleted":0,"cursor":"again"}';
+    }
+    location /list/ {
+        return  200 '{"records":[{"record":"a","state":"completed"}],"cursor":"again"}';
+    }
+    location /names/ {
+        return  200 '{"\u001b[2J":"\u0007"}';
+    }
+--- client
+my $record = 'a' x 64;
+my $url = "http://127.0.0.1:$port";
+
+for my $command ([ 'inspect' ], [ 'delete' ], [ 'delete', '--dry-run' ],
+                 [ 'inspect', '--json' ], [ 'delete', '--json' ])
+{
+    my ($out, $code) = ctl("$url/page/", '--store', 's', @$command,
+                           '--record', $record);
+
+    is($code, 3, "@$command: failed");
+    like($out, qr/does not answer with JSON/, "@$command: says why");
+    unlike($out, qr/deleted|html/, "@$command: nothing else");
+}
+
+for my $command ([ 'list' ], [ 'list', '--json' ],
+                 [ 'cleanup', '--older', '1h' ], [ 'purge', '--tenant', 't' ],
+                 [ 'stats' ])
+{
+    my ($out, $code) = ctl("$url/loop/", '--store', 's', @$command);
+
+    is($code, 3, "@$command: ends");
+    like($out, qr/the same page again/, "@$command: says why");
+}
+
+my $out = ctl("$url/list/", '--store', 's', 'list', '--json');
+like($out, qr/"error":\{"message":"the same page again"\}\}$/m,
+     'a list that is half told');
+
+like(scalar(ctl("$url/names/", '--store', 's', 'inspect', '--record',
+                $record)),
+     qr/^\?\[2J +\?$/, 'no control characters');

@@ -1187,3 +1187,48 @@ for my $change (sub { $::redis->command('APPEND', $_[0], 'more') },
     is(http_post("/hold?op=$op", 'x', $key)->body, "run 1\n", 'and is replayed');
     is(app_count($op), 1, 'ran once');
 }
+
+
+
+=== TEST 44: a response with headers that this module does not store
+Somebody else has written it, with a valid check sum.
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- store: redis
+--- client
+use Compress::Raw::Zlib qw(adler32);
+
+my $key = key();
+http_post('/ok?op=a', 'x', $key);
+
+my $name = record();
+my $good = $::redis->record($name);
+
+my @strange = ([ 'Content-Length' => 3 ], [ 'Transfer-Encoding' => 'chunked' ],
+               [ Connection => 'close' ], [ Upgrade => 'x' ],
+               [ 'X-Fine' => 'yes' ]);
+
+my $length = unpack('x28 N', $good->{b});
+my $body = substr($good->{b}, $length);
+my $head = substr($good->{b}, 0, $length)
+           . join('', map { pack('C n N a* a*', 0, length($_->[0]),
+                                 length($_->[1]), @$_) } @strange);
+
+substr($head, 10, 2) = pack('n', unpack('x10 n', $head) + @strange);
+substr($head, 28, 4) = pack('N', length $head);
+
+my $sum = adler32(substr($head, 0, 4) . substr($head, 8));
+substr($head, 4, 4) = pack('N', adler32(pack('N', adler32($body)), $sum));
+
+$::redis->command('DEL', $name);
+$::redis->write_record($name, { %$good, b => $head . $body }, 100_000);
+
+my $r = http_post('/ok?op=a', 'x', $key);
+
+is($r->header('Idempotent-Replayed'), 'true', 'replayed');
+is($r->body, "run 1\n", 'whole');
+is($r->header('X-Fine'), 'yes', 'with its headers');
+is(join(' ', $r->header('Content-Length')), 6, 'one length');
+is($r->header('Transfer-Encoding'), undef, 'no coding');
+is($r->header('Upgrade'), undef, 'no other protocol');
+unlike($r->header('Connection') || '', qr/close.*close/, 'one connection');

@@ -310,7 +310,7 @@ ngx_http_idem_cover_stored(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_cover_t  *cover;
 
     elsewhere = ngx_http_idem_is_redirected(r)
-                || ngx_http_idem_server_by_address(r);
+                || ngx_http_idem_places_stored(r);
 
     if (!elsewhere && !ctx->conf->labels) {
         return NGX_OK;

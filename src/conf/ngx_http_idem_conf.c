@@ -198,6 +198,8 @@ ngx_http_idem_merge_location(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
     conf->clcf = clcf;
     conf->place = ngx_http_idem_conf_place(clcf, prev->place);
 
+    ngx_http_idem_conf_if_place(cf, prev, conf);
+
     if (clcf->post_action.data) {
         conf->no_post_action = ngx_pcalloc(cf->pool,
                                      sizeof(void *) * ngx_http_max_module

@@ -222,10 +222,13 @@ typedef struct {
     ngx_http_idem_activity_conf_t    activity;
     ngx_int_t                        request_body; /* variable index        */
     ngx_int_t                        request_id; /* variable index          */
+    ngx_module_t                    *realip;     /* NULL: not there         */
+    ngx_http_handler_pt              realip_handler;
     ngx_uint_t                       stats;      /* statistics are served   */
     unsigned                         any_page:1;
     unsigned                         uri_page:1;
-    unsigned                         by_address:1; /* select servers        */
+    unsigned                         places:1;   /* are stored with all
+                                                    responses               */
 } ngx_http_idem_main_conf_t;
 
 
@@ -236,6 +239,9 @@ typedef struct {
     uint64_t                      place;
     unsigned                      own:1;                 /* set here, not
                                                             inherited       */
+    unsigned                      checks:1;              /* an "if" with
+                                                            checks          */
+    ngx_uint_t                    ifs;                   /* how many        */
     /* set to off here or in an outer location */
     unsigned                      off:1;
     ngx_http_handler_pt           page;                  /* figures, admin  */
@@ -394,8 +400,16 @@ ngx_http_idem_setter_t
 /* ..._order.c, ..._content.c, ..._pages.c */
 
 void ngx_http_idem_conf_order(ngx_conf_t *cf);
+ngx_module_t *ngx_http_idem_find_module(ngx_cycle_t *cycle, const char *name);
 void ngx_http_idem_conf_content(ngx_cycle_t *cycle, ngx_array_t *locations);
 ngx_int_t ngx_http_idem_conf_pages(ngx_conf_t *cf);
+
+/* ..._conf_if.c */
+
+void ngx_http_idem_conf_if_watch(ngx_conf_t *cf);
+void ngx_http_idem_conf_if_read(void);
+void ngx_http_idem_conf_if_place(ngx_conf_t *cf,
+    ngx_http_idem_loc_conf_t *prev, ngx_http_idem_loc_conf_t *conf);
 
 /* ..._conf_servers.c */
 
@@ -403,7 +417,7 @@ uint64_t ngx_http_idem_conf_place(ngx_http_core_loc_conf_t *clcf,
     uint64_t outer);
 ngx_int_t ngx_http_idem_conf_server(ngx_conf_t *cf);
 void ngx_http_idem_conf_servers(ngx_conf_t *cf);
-ngx_uint_t ngx_http_idem_server_by_address(ngx_http_request_t *r);
+ngx_uint_t ngx_http_idem_places_stored(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_server_id(ngx_http_request_t *r, uint64_t *id);
 ngx_http_idem_server_t *ngx_http_idem_other_server(ngx_http_request_t *r,
     uint64_t id);

@@ -15,7 +15,8 @@
  *
  * Called by the directive "idempotency".  nginx does not iterate over its
  * list of modules at that time, and derives filters and phases from the list
- * after the configuration was read.
+ * after the configuration was read.  Other rooms find modules by their names
+ * here.
  */
 
 
@@ -64,4 +65,21 @@ ngx_http_idem_conf_order(ngx_conf_t *cf)
         modules[own] = modules[own + 1];
         modules[own + 1] = &ngx_http_idempotency_module;
     }
+}
+
+
+/* NULL: the module is not loaded */
+
+ngx_module_t *
+ngx_http_idem_find_module(ngx_cycle_t *cycle, const char *name)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; cycle->modules[i]; i++) {
+        if (ngx_strcmp(cycle->modules[i]->name, name) == 0) {
+            break;
+        }
+    }
+
+    return cycle->modules[i];
 }

@@ -183,7 +183,7 @@ ngx_http_idem_conf_servers(ngx_conf_t *cf)
                 }
 
                 if (!ngx_http_idem_same_servers(mcf, first, &addr[j])) {
-                    mcf->by_address = 1;
+                    mcf->places = 1;
                 }
             }
         }
@@ -291,16 +291,17 @@ ngx_http_idem_server_text(uint64_t sum, ngx_str_t *text)
 }
 
 
-/* whether the address selects the server, not the host alone */
+/* whether the address selects the server, not the host alone, or an "if" may
+   select other checks */
 
 ngx_uint_t
-ngx_http_idem_server_by_address(ngx_http_request_t *r)
+ngx_http_idem_places_stored(ngx_http_request_t *r)
 {
     ngx_http_idem_main_conf_t  *mcf;
 
     mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
 
-    return mcf->by_address;
+    return mcf->places;
 }
 
 

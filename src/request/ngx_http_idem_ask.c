@@ -127,15 +127,23 @@ ngx_http_idem_same_method_host(ngx_http_request_t *r,
 /*
  * Arguments may be credentials, as those of secure_link.  So with another path
  * the retry asks twice: for the path of the original with its own arguments,
- * then with those of the original.
+ * then with those of the original.  NGX_DECLINED if it can't ask with the
+ * address of its connection.
  */
 
 ngx_int_t
 ngx_http_idem_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_redirect_t *step)
 {
+    ngx_int_t   rc;
     ngx_str_t   uri, args;
     ngx_uint_t  same_path, same_args;
+
+    rc = ngx_http_idem_address_ask(r, ctx);
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
 
     same_path = 0;
     same_args = 0;
@@ -299,6 +307,7 @@ ngx_http_idem_ask_redirected(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
         ctx->repeat.entered = 1;
         r->internal = 0;
+        ngx_http_idem_address_entered(r);
         return;
     }
 
@@ -349,6 +358,7 @@ ngx_http_idem_ask_own(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         r->method_name = own->method_name;
     }
 
+    ngx_http_idem_address_own(r, ctx);
     ngx_http_idem_ask_forget(r);
 
     ctx->repeat.asking = 0;

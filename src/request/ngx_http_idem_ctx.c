@@ -191,6 +191,8 @@ ngx_http_idem_access_granted(ngx_http_request_t *r)
             ngx_http_idem_change_location(r, ctx);
         }
 
+        ngx_http_idem_address_learn(r);
+
         ctx->place.granted = 1;
 
         if (ctx->place.granted_at != r->uri_changes) {

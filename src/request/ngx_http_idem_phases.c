@@ -20,8 +20,6 @@
 
 static ngx_int_t ngx_http_idem_add_handler(ngx_array_t *handlers,
     ngx_http_handler_pt handler, ngx_uint_t place);
-static ngx_module_t *ngx_http_idem_find_module(ngx_cycle_t *cycle,
-    const char *name);
 static ngx_int_t ngx_http_idem_server_rewrite(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_rewrite(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_try_files(ngx_http_request_t *r);
@@ -107,6 +105,8 @@ ngx_http_idem_phases_init(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
+    ngx_http_idem_address_init(cf);
+
     if (ngx_http_idem_add_handler(preaccess, ngx_http_idem_preaccess_handler,
                                   preaccess->nelts)
         != NGX_OK)
@@ -167,21 +167,6 @@ ngx_http_idem_modules_init(ngx_cycle_t *cycle)
                                           "ngx_http_perl_module");
     ngx_http_idem_modules.slice = ngx_http_idem_find_module(cycle,
                                           "ngx_http_slice_filter_module");
-}
-
-
-static ngx_module_t *
-ngx_http_idem_find_module(ngx_cycle_t *cycle, const char *name)
-{
-    ngx_uint_t  i;
-
-    for (i = 0; cycle->modules[i]; i++) {
-        if (ngx_strcmp(cycle->modules[i]->name, name) == 0) {
-            break;
-        }
-    }
-
-    return cycle->modules[i];
 }
 
 

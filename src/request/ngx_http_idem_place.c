@@ -36,9 +36,13 @@
 /* no list of paths begins with it */
 #define NGX_HTTP_IDEM_DETAILS_MARK  'P'
 
+/* of FNV-1 */
+#define NGX_HTTP_IDEM_FORM_PRIME    0x100000001b3ULL
+
 
 static ngx_uint_t ngx_http_idem_may_differ(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
+static uint64_t ngx_http_idem_place_form(ngx_http_request_t *r);
 static void ngx_http_idem_rewritten_mark(void *data);
 static uint64_t ngx_http_idem_details_id(ngx_http_request_t *r);
 
@@ -58,6 +62,7 @@ ngx_http_idem_place_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     redirect = ctx->work.redirects->elts;
     redirect->begin = 1;
+    redirect->place ^= ngx_http_idem_place_form(r);
     redirect->page |= (r->error_page || r->err_status);
     redirect->method = r->method;
     redirect->method_name = r->method_name;
@@ -77,7 +82,7 @@ ngx_http_idem_may_differ(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_uint_t              i;
     ngx_http_idem_cover_t  *cover;
 
-    if (ngx_http_idem_is_redirected(r) || ngx_http_idem_server_by_address(r)) {
+    if (ngx_http_idem_is_redirected(r) || ngx_http_idem_places_stored(r)) {
         return 1;
     }
 
@@ -92,6 +97,39 @@ ngx_http_idem_may_differ(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     return 0;
+}
+
+
+/*
+ * Different requests may be for the same path, as "/a%2Fb" and "/a/b", and a
+ * check may go by $request_uri.  The path is stored decoded, so the form of one
+ * that decoding may have changed is part of its place; 0 for others.
+ */
+
+static uint64_t
+ngx_http_idem_place_form(ngx_http_request_t *r)
+{
+    u_char      *p, *last;
+    uint64_t     form;
+    ngx_uint_t   changed;
+
+    p = r->unparsed_uri.data;
+    last = p + r->unparsed_uri.len;
+    form = 0;
+    changed = 0;
+
+    for ( /* void */ ; p < last && *p != '?'; p++) {
+
+        if (*p == '%' || *p == '#'
+            || (*p == '/' && p + 1 < last && (p[1] == '/' || p[1] == '.')))
+        {
+            changed = 1;
+        }
+
+        form = (form ^ *p) * NGX_HTTP_IDEM_FORM_PRIME;
+    }
+
+    return changed ? form : 0;
 }
 
 
@@ -155,11 +193,17 @@ ngx_http_idem_is_unchecked(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 ngx_uint_t
 ngx_http_idem_same_place(ngx_http_request_t *r, ngx_http_idem_redirect_t *step)
 {
+    uint64_t                   place;
     ngx_http_idem_loc_conf_t  *conf;
 
     conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
+    place = conf->place;
 
-    return conf->place == step->place;
+    if (step->begin) {
+        place ^= ngx_http_idem_place_form(r);
+    }
+
+    return place == step->place;
 }
 
 
@@ -280,7 +324,7 @@ ngx_http_idem_details_id(ngx_http_request_t *r)
 
     conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
 
-    if (!ngx_http_idem_server_by_address(r)
+    if (!ngx_http_idem_places_stored(r)
         || ngx_http_idem_server_id(r, &id) != NGX_OK)
     {
         id = 0;

@@ -346,12 +346,19 @@ ngx_http_idem_repeat_failed(ngx_http_idem_ctx_t *ctx)
 static ngx_int_t
 ngx_http_idem_repeat_redirect(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
+    ngx_int_t                  rc;
     ngx_http_idem_redirect_t  *step;
 
     step = ctx->repeat.steps->elts;
     step += ctx->repeat.step;
 
-    if (step->begin && ngx_http_idem_ask(r, ctx, step) != NGX_OK) {
+    rc = step->begin ? ngx_http_idem_ask(r, ctx, step) : NGX_OK;
+
+    if (rc == NGX_DECLINED) {
+        return ngx_http_idem_repeat_failed(ctx);
+    }
+
+    if (rc != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 

@@ -210,6 +210,16 @@ typedef struct {
 } ngx_http_idem_asked_t;
 
 
+/* the address that realip has given to a client: ..._address.c */
+
+typedef struct {
+    ngx_pool_cleanup_t        *cleanup;         /* NULL: none               */
+    struct sockaddr           *sockaddr;
+    socklen_t                  socklen;
+    ngx_str_t                  text;
+} ngx_http_idem_address_t;
+
+
 /* repeating the redirects of a record before its replay: ..._redirects.c */
 
 typedef struct {
@@ -221,6 +231,7 @@ typedef struct {
 
     /* while it asks for what the original asked for: its own request */
     ngx_http_idem_asked_t      own;
+    ngx_http_idem_address_t    address;
     ngx_str_t                  args;            /* to ask for               */
 
     ngx_http_idem_errors_t     errors;          /* at the last redirect     */
@@ -401,6 +412,16 @@ ngx_int_t ngx_http_idem_redirects_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_array_t *headers);
 ngx_int_t ngx_http_idem_redirects_read(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_response_t *response);
+
+/* ..._address.c */
+
+void ngx_http_idem_address_init(ngx_conf_t *cf);
+void ngx_http_idem_address_learn(ngx_http_request_t *r);
+ngx_int_t ngx_http_idem_address_ask(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_address_entered(ngx_http_request_t *r);
+void ngx_http_idem_address_own(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 
 /* ..._place.c */
 

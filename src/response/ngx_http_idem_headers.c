@@ -566,7 +566,12 @@ ngx_http_idem_restore_head(ngx_http_request_t *r,
             continue;
         }
 
-        if (ngx_http_idem_is_redirects(&kept->name)) {
+        /*
+         * the redirects; what is not stored is not in a record of this module,
+         * and a length that somebody else wrote would break the connection
+         */
+
+        if (ngx_http_idem_not_kept(&kept->name)) {
             continue;
         }
 
