@@ -284,3 +284,53 @@ ok(wait_for(sub {
 is($events[0]{event}, 'idempotency.record.deleted', 'what');
 is($events[0]{record}, $id, 'of which');
 is($events[0]{by}, '127.0.0.1', 'by whom');
+
+
+
+=== TEST 8: a record that got its outcome after it was listed stays
+--- store: redis postgres
+--- http_config eval
+'    idempotency_store shared $TEST_REMOTE {
+        server   127.0.0.1:$TEST_NGINX_OWN_PORT;
+    }
+    idempotency_store looked $TEST_REMOTE {
+        server   127.0.0.1:' . ($::proxy ? $::proxy->{port} : 1) . ';
+        timeout  30s;
+        ' . ($::is_redis ? '' : 'purge off; wake poll;') . '
+    }
+'
+--- config eval: $::api
+--- client
+my %key = map { $_ => new_key() } 'a', 'b';
+my %c = map {
+    $_ => send_post("/hold?op=$_", 'body', { 'Idempotency-Key' => $key{$_} })
+} 'a', 'b';
+
+app_wait_parked($_) for 'a', 'b';
+
+my $all = '/ops/records/looked?state=in_progress';
+
+is(scalar(@{ http_get($all)->json->{records} }), 2, 'both run');
+
+# the list is made, and its reply is on its way
+
+$::proxy->tell('late 2000');
+my $admin = send_request('DELETE', $all, '', {});
+select undef, undef, undef, 1;
+app_release('a');
+is($c{a}->read_response->body, "run 1\n", 'one is answered meanwhile');
+$::proxy->tell('pass');
+
+is($admin->read_response(40)->json->{deleted}, 1, 'the other one is deleted');
+is(post('/hold?op=a', $key{a})->header('X-Status'), 'REPLAYED',
+   'what was answered is replayed');
+is(app_count('a'), 1, 'ran once');
+
+# its lock was deleted, and it still runs
+
+app_release('b');
+is($c{b}->read_response->body, "run 1\n", 'the other one');
+my $again = send_post('/hold?op=b', 'body', { 'Idempotency-Key' => $key{b} });
+is(app_wait_parked('b'), 1, 'runs again, as it was told to');
+app_release('b');
+is($again->read_response->body, "run 2\n", 'and is answered');

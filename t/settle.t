@@ -287,3 +287,56 @@ for (1 .. 3) {
     is($answer && $answer->header('Idempotent-Replayed'), 'true', "$_: who waited is replayed to");
     is(app_count($_), 1, "$_: ran once");
 }
+
+
+
+=== TEST 8: a retry right after a replay by another key's record
+Its own record has the response by then.
+--- config
+    idempotency       $TEST_STORE;
+    idempotency_wait  0;
+    location / {
+        idempotency_dedupe  body window=60s when=always;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %replayed;
+
+for my $n (1 .. 60) {
+    my %key = ('Idempotency-Key' => new_key());
+
+    http_post("/ok?op=o$n", 'x', { 'Idempotency-Key' => new_key() });
+
+    for my $try (1, 2) {
+        my $r = http_post("/ok?op=o$n", 'x', \%key);
+        $replayed{$try} += ($r->header('Idempotent-Replayed') || '') eq 'true';
+    }
+}
+
+is_deeply(\%replayed, { 1 => 60, 2 => 60 }, 'each time');
+
+
+
+=== TEST 9: a client that leaves while its own record is written, and a worker
+--- store: redis postgres
+--- http_config eval: $::stores
+--- config eval: $::locations
+--- client
+my %key = ('Idempotency-Key' => new_key());
+
+is(http_post('/twice/ok?op=a', 'x', { 'Idempotency-Key' => new_key() })->body,
+   "run 1\n", 'ran');
+
+$::proxy->tell('late 400');
+my $c = send_post('/twice/ok?op=a', 'x', \%key);
+select undef, undef, undef, 1;
+$c->reset;
+$c = send_post('/twice/ok?op=a', 'x', { 'Idempotency-Key' => new_key() });
+select undef, undef, undef, 1;
+ok(nginx_reload(), 'a reload');
+$::proxy->tell('pass');
+
+is($c->read_response->body, "run 1\n", 'the old worker answers');
+ok(wait_for(sub { http_post('/twice/ok?op=a', 'x', \%key)->body eq "run 1\n" }),
+   'the key of the client that left has a response');
+is(app_count('a'), 1, 'ran once');

@@ -217,3 +217,27 @@ error_log_like(qr/answers later than a lease lasts/, 'why');
 $::proxy->tell('pass');
 ok(wait_for(sub { http_post('/late/ok?op=b', 'x', key())->status == 200 }),
    'others run');
+
+
+
+=== TEST 7: the store answers when most of the lease is over
+The lease is renewed at once, and not a third of it later.
+--- store: redis postgres
+--- config eval: $::locations =~ s/lease  1s/lease  3s/r
+--- client
+my $key = key();
+
+is(http_post('/late/ok?op=z', 'x', key())->status, 200, 'it works');
+
+$::proxy->tell('late 2600');
+my $c = send_post('/late/hold?op=a', 'x', $key);
+sleep 1;
+$::proxy->tell('pass');
+is(app_wait_parked('a'), 1, 'it runs');
+
+my $w = send_post('/late/hold?op=a', 'x', $key);
+is(app_wait('a', 2, 1), 0, 'a retry waits for it');
+
+app_release('a');
+is($_->read_response->body, "run 1\n", 'both have the one answer') for $c, $w;
+is(app_count('a'), 1, 'ran once');

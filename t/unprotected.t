@@ -338,3 +338,38 @@ sleep 2.5;
 my $w = send_post('/hold?op=a', 'x', $key);
 is($w->read_response(20)->error_code, 'LOCK_TIMEOUT', 'it waits in vain');
 is(app_count('a'), 1, 'and does not run');
+
+
+
+=== TEST 11: those that wait for a holder that is killed
+One of them takes over when the lease is over, and the worker of the others
+goes on with its work.
+--- store: redis postgres
+--- workers: 2
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- provokes: exited on signal 9
+--- client
+part();
+my $key = key();
+send_post('/hold?op=a', 'x', $key);
+app_wait_parked('a');
+
+# some of them are in the other worker, or in the one that takes its place
+
+my @w;
+
+for my $pid (nginx_workers()) {
+    push @w, map { send_post('/hold?op=a', 'x', $key) } 1 .. 4;
+    sleep 0.3;
+    kill_worker($pid);
+    last if wait_for(sub { app_closed('a') }, 1);
+}
+
+is(app_wait('a', 2, 5), 2, 'one takes over');
+is(http_get('/stats')->status, 200, 'others are answered meanwhile') for 1 .. 4;
+app_release('a');
+
+my @got = grep { defined && $_->status } map { $_->read_response(10) } @w;
+is(scalar(grep { $_->body ne "run 2\n" } @got), 0, 'all get its response');
+is(app_count('a'), 2, 'it ran once more');

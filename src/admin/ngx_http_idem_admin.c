@@ -48,6 +48,9 @@ static ngx_int_t ngx_http_idem_admin_show_id(ngx_http_request_t *r,
 static ngx_int_t ngx_http_idem_admin_index(ngx_http_request_t *r);
 static void ngx_http_idem_admin_run(ngx_http_idem_job_t *job);
 static void ngx_http_idem_admin_resume(ngx_http_idem_job_t *job);
+static ngx_int_t ngx_http_idem_admin_op(ngx_http_idem_job_t *job,
+    ngx_http_idem_store_t *store, ngx_http_idem_op_e kind, u_char *id,
+    ngx_http_idem_list_t *list);
 static void ngx_http_idem_admin_answered(ngx_http_idem_op_t *op);
 static void ngx_http_idem_admin_event_handler(ngx_event_t *ev);
 static void ngx_http_idem_admin_cleanup(void *data);
@@ -461,6 +464,42 @@ ngx_http_idem_admin_ask(ngx_http_idem_job_t *job,
     ngx_http_idem_store_t *store, ngx_http_idem_op_e kind, u_char *id,
     ngx_http_idem_list_t *list, ngx_http_idem_trail_t *trail)
 {
+    if (ngx_http_idem_admin_op(job, store, kind, id, list) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    job->op.trail = trail;
+
+    return ngx_http_idem_store_submit(&job->op);
+}
+
+
+ngx_int_t
+ngx_http_idem_admin_ask_remove(ngx_http_idem_job_t *job,
+    ngx_http_idem_store_t *store, ngx_http_idem_entry_t *entry,
+    ngx_uint_t as_listed, ngx_http_idem_list_t *list)
+{
+    if (ngx_http_idem_admin_op(job, store, NGX_HTTP_IDEM_OP_REMOVE, entry->id,
+                               list)
+        != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (as_listed) {
+        job->op.listed_state = entry->state;
+        job->op.listed_time = entry->claim.time;
+    }
+
+    return ngx_http_idem_store_submit(&job->op);
+}
+
+
+static ngx_int_t
+ngx_http_idem_admin_op(ngx_http_idem_job_t *job,
+    ngx_http_idem_store_t *store, ngx_http_idem_op_e kind, u_char *id,
+    ngx_http_idem_list_t *list)
+{
     ngx_http_idem_op_t  *op;
 
     op = &job->op;
@@ -470,7 +509,6 @@ ngx_http_idem_admin_ask(ngx_http_idem_job_t *job,
     op->kind = kind;
     op->store = store;
     op->list = list;
-    op->trail = trail;
     op->pool = job->pool ? job->pool : job->request->pool;
     op->log = job->request->connection->log;
     op->handler = ngx_http_idem_admin_answered;
@@ -485,12 +523,12 @@ ngx_http_idem_admin_ask(ngx_http_idem_job_t *job,
                           sizeof(ngx_http_idem_entry_t))
            != NGX_OK)
     {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        return NGX_ERROR;
     }
 
     job->asked = 1;
 
-    return ngx_http_idem_store_submit(op);
+    return NGX_OK;
 }
 
 

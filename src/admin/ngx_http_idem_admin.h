@@ -138,6 +138,11 @@ ngx_int_t ngx_http_idem_admin_ask(ngx_http_idem_job_t *job,
     ngx_http_idem_store_t *store, ngx_http_idem_op_e kind, u_char *id,
     ngx_http_idem_list_t *list, ngx_http_idem_trail_t *trail);
 
+/* removes a listed record; with "as_listed" only if it has not changed */
+ngx_int_t ngx_http_idem_admin_ask_remove(ngx_http_idem_job_t *job,
+    ngx_http_idem_store_t *store, ngx_http_idem_entry_t *entry,
+    ngx_uint_t as_listed, ngx_http_idem_list_t *list);
+
 /* sends an error as JSON; returns what a content handler returns */
 ngx_int_t ngx_http_idem_admin_error(ngx_http_request_t *r,
     ngx_uint_t status, const char *code, const char *fmt, ...);

@@ -233,10 +233,12 @@ ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a)
                 continue;
             }
 
-            rc = ngx_http_idem_admin_ask(&a->job, a->store,
-                                         NGX_HTTP_IDEM_OP_REMOVE,
-                                         entry[a->entry].id, &a->removed,
-                                         NULL);
+            /* a tenant's or an actor's records go, whatever became of them */
+
+            rc = ngx_http_idem_admin_ask_remove(&a->job, a->store,
+                                                &entry[a->entry],
+                                                q->state || q->older,
+                                                &a->removed);
             if (rc != NGX_OK) {
                 return rc;
             }

@@ -51,8 +51,11 @@ static ngx_int_t ngx_http_idem_found(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover);
 static ngx_uint_t ngx_http_idem_may_fold(ngx_http_idem_cover_t *cover);
 static ngx_int_t ngx_http_idem_unusable(ngx_http_idem_cover_t *cover);
-static void ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx,
+static ngx_int_t ngx_http_idem_fold(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+static ngx_int_t ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_found_t *found);
+static void ngx_http_idem_adopted(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_store_error(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover);
 static void ngx_http_idem_store_failed(ngx_http_idem_ctx_t *ctx,
@@ -68,6 +71,10 @@ ngx_http_idem_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     if (ctx->claims.lease == 0) {
         ngx_http_idem_claims_eval(r, ctx);
+    }
+
+    if (ctx->claims.folded) {
+        return ngx_http_idem_fold(r, ctx);
     }
 
     for (i = 0; i < ctx->claims.ncovers; i++) {
@@ -228,14 +235,7 @@ ngx_http_idem_begun(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     if (ctx->claims.replayed) {
-
-        if (!ctx->claims.replayed->reject) {
-            ngx_http_idem_adopt(ctx, &ctx->claims.replayed->op.found);
-        }
-
-        ngx_http_idem_release(ctx);
-
-        return ngx_http_idem_found(r, ctx->claims.replayed);
+        return ngx_http_idem_fold(r, ctx);
     }
 
     cover = ngx_http_idem_lock_lapsed(ctx);
@@ -469,12 +469,46 @@ ngx_http_idem_unusable(ngx_http_idem_cover_t *cover)
 
 
 /*
- * A request is replayed from a derived record.  Commits the same response to
- * the record of the key, with the key's own fingerprint and TTL, so that the
- * key still replays after the window.
+ * A derived record has the response.  The replay waits until the record of
+ * the key has it, too: a client that retries at once must find it there.
  */
 
-static void
+static ngx_int_t
+ngx_http_idem_fold(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_int_t               rc;
+    ngx_http_idem_cover_t  *cover;
+
+    cover = ctx->claims.replayed;
+
+    if (!ctx->claims.folded) {
+        ctx->claims.folded = 1;
+
+        rc = cover->reject ? NGX_OK
+                           : ngx_http_idem_adopt(ctx, &cover->op.found);
+
+        ngx_http_idem_release(ctx);
+
+        if (rc == NGX_AGAIN) {
+            return ngx_http_idem_park(r);
+        }
+
+    } else if (ctx->claims.primary->settling) {
+        return NGX_AGAIN;
+    }
+
+    return ngx_http_idem_found(r, cover);
+}
+
+
+/*
+ * A request is replayed from a derived record.  Commits the same response to
+ * the record of the key, with the key's own fingerprint and TTL, so that the
+ * key still replays after the window.  NGX_AGAIN: the request is resumed when
+ * the store has answered.
+ */
+
+static ngx_int_t
 ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found)
 {
     ngx_buf_t              *b;
@@ -490,18 +524,18 @@ ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found)
      */
 
     if (!cover->acquired || cover->derived) {
-        return;
+        return NGX_OK;
     }
 
     op = ngx_http_idem_op_own(cover, NGX_HTTP_IDEM_OP_COMMIT);
     if (op == NULL) {
-        return;
+        return NGX_OK;
     }
 
     cl = ngx_http_idem_piece(op->pool, found->response.len);
     if (cl == NULL) {
         ngx_destroy_pool(op->pool);
-        return;
+        return NGX_OK;
     }
 
     b = cl->buf;
@@ -520,7 +554,31 @@ ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found)
 
     cover->acquired = 0;
 
-    (void) ngx_http_idem_op_detach(op);
+    if (ngx_http_idem_op_detach(op) != NGX_AGAIN) {
+        return NGX_OK;
+    }
+
+    op->detached = ngx_http_idem_adopted;
+    op->data = cover;
+    cover->settling = op;
+
+    return NGX_AGAIN;
+}
+
+
+static void
+ngx_http_idem_adopted(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_ctx_t    *ctx;
+    ngx_http_idem_cover_t  *cover;
+
+    cover = op->data;
+    ctx = cover->ctx;
+
+    cover->settling = NULL;
+    ctx->claims.store_time += ngx_current_msec - op->start;
+
+    ngx_http_idem_resume(ctx->request);
 }
 
 

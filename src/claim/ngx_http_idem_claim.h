@@ -124,6 +124,7 @@ typedef struct {
     ngx_uint_t               commits;           /* in flight, and releases  */
 
     unsigned                 renewing:1;        /* the locks are renewed    */
+    unsigned                 folded:1;          /* "replayed" is the result */
     unsigned                 expired:1;         /* a record had expired     */
     unsigned                 unprotected:1;     /* the store does not
                                                    reply: the locks are in

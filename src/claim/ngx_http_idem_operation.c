@@ -257,7 +257,10 @@ ngx_http_idem_lock_extended(ngx_http_idem_cover_t *cover,
 }
 
 
-/* a cover whose lease may be over, or NULL */
+/*
+ * A cover whose lease may be over, or NULL.  The lease has to last until its
+ * renewal, which follows at once if the reply was late, has reached the store.
+ */
 
 ngx_http_idem_cover_t *
 ngx_http_idem_lock_lapsed(ngx_http_idem_ctx_t *ctx)
@@ -273,7 +276,8 @@ ngx_http_idem_lock_lapsed(ngx_http_idem_ctx_t *ctx)
         cover = &ctx->claims.covers[i];
 
         if (cover->acquired
-            && (ngx_msec_int_t) (cover->locked_until - ngx_current_msec) <= 0)
+            && (ngx_msec_int_t) (cover->locked_until - ngx_current_msec)
+               <= (ngx_msec_int_t) (ctx->claims.lease / 12))
         {
             return cover;
         }

@@ -11,7 +11,8 @@
  * their lease is renewed, and a timer for each would cost an insertion into
  * and a removal from nginx's timer tree.  The timer fires when the first
  * lease is due and checks all holders.  Leases due within a twelfth of their
- * length are renewed too, so that the timer does not fire for each.  A failed
+ * length are renewed too, so that the timer does not fire for each.  A third
+ * of the lease counts from when the last begin or renewal was sent.  A failed
  * renewal is retried soon: a third of the lease later the lease may be over.
  *
  * A store that may have lost its records reports that.  The leases of its
@@ -32,6 +33,8 @@
 #define NGX_HTTP_IDEM_RENEW_AGAIN(lease)  ngx_max((lease) / 12, 50)
 
 
+static void ngx_http_idem_renew_after(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_op_t *op);
 static void ngx_http_idem_renew_due(ngx_msec_t time);
 static void ngx_http_idem_renew_handler(ngx_event_t *ev);
 static void ngx_http_idem_renew_suspected(ngx_http_idem_store_t *store,
@@ -102,6 +105,12 @@ ngx_http_idem_renew_start(ngx_http_idem_ctx_t *ctx)
 
     ngx_http_idem_renew_due(ctx->claims.renew_at);
 
+    /* the store may have replied late, or have been asked for other locks */
+
+    for (i = 0; i < ctx->claims.ncovers; i++) {
+        ngx_http_idem_renew_after(ctx, &ctx->claims.covers[i].op);
+    }
+
     return NGX_OK;
 }
 
@@ -130,6 +139,22 @@ ngx_http_idem_renew_stop(ngx_http_idem_ctx_t *ctx)
         }
 
         ngx_http_idem_store_cancel(cover->renewal);
+    }
+}
+
+
+/* the lease counts from when a begin or a renewal was sent, not replied to */
+
+static void
+ngx_http_idem_renew_after(ngx_http_idem_ctx_t *ctx, ngx_http_idem_op_t *op)
+{
+    ngx_msec_t  due;
+
+    due = op->sent_at + ctx->claims.lease / 3;
+
+    if ((ngx_msec_int_t) (ctx->claims.renew_at - due) > 0) {
+        ctx->claims.renew_at = due;
+        ngx_http_idem_renew_due(due);
     }
 }
 
@@ -321,6 +346,7 @@ ngx_http_idem_renewed(ngx_http_idem_op_t *op)
 
     if (op->result == NGX_HTTP_IDEM_OK) {
         ngx_http_idem_lock_extended(cover, op);
+        ngx_http_idem_renew_after(cover->ctx, op);
         ngx_http_idem_metrics_count(op->store->metrics,
                                     NGX_HTTP_IDEM_COUNT_RENEWALS);
         return;

@@ -323,10 +323,12 @@ ngx_http_idem_watch_arm(ngx_http_idem_watch_t *watch)
 
         /*
          * The record changed already.  Posted, since a request may be
-         * executing below this call.
+         * executing below this call; for the next iteration, since nginx runs
+         * this one until nothing is posted, and deadlines have to be met even
+         * if a begin finds the record as it was.
          */
 
-        ngx_post_event(&watch->retry, &ngx_posted_events);
+        ngx_post_event(&watch->retry, &ngx_posted_next_events);
     }
 }
 

@@ -466,6 +466,7 @@ ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx)
     }
 
     ngx_http_idem_wait_end(ctx, NGX_HTTP_IDEM_WAITED_GONE);
+    ngx_http_idem_settle_cleanup(ctx);
     ngx_http_idem_release(ctx);
 }
 

@@ -286,6 +286,10 @@ struct ngx_http_idem_op_s {
     /* get, remove, list */
     ngx_http_idem_list_t    *list;
 
+    /* remove: only a record that is still as it was listed; state 0: any */
+    ngx_http_idem_state_e    listed_state;
+    uint64_t                 listed_time;       /* of its claim */
+
     /* log, events */
     ngx_http_idem_trail_t   *trail;
 
@@ -430,7 +434,8 @@ typedef struct {
      * Administrative operations; NULL: not supported.
      *
      * get      FOUND, with one entry; or GONE.
-     * remove   OK, with the entry of the removed record; or GONE.  The holder
+     * remove   OK, with the entry of the removed record; or GONE, also if the
+     *          record is not the one that was listed any more.  The holder
      *          of a removed record has lost its lock: its renewal and its
      *          commit return LOST and write nothing.  Waiters are woken and
      *          begin as if there had been no record.  Hosts that keep a copy
@@ -511,6 +516,12 @@ struct ngx_http_idem_store_s {
 #define ngx_http_idem_op_retryable(op)                                        \
     ((op)->state == NGX_HTTP_IDEM_UNUSABLE                                    \
      && (op)->reason == NGX_HTTP_IDEM_REASON_UNKNOWN && !(op)->hold)
+
+/* for backends: whether a record is the one that is to be removed */
+#define ngx_http_idem_op_listed(op, item)                                     \
+    ((op)->listed_state == 0                                                  \
+     || ((op)->listed_state == (item)->state                                  \
+         && (op)->listed_time == (item)->claim.time))
 
 /* for backends: the operation failed; for this record only */
 

@@ -268,6 +268,7 @@ static ngx_http_idem_outbox_has_e
 ngx_http_idem_outbox_lookup(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op, ngx_uint_t read)
 {
+    ngx_msec_t                   age;
     ngx_http_idem_item_t        *item;
     ngx_http_idem_outbox_has_e   has;
 
@@ -283,8 +284,12 @@ ngx_http_idem_outbox_lookup(ngx_http_idem_outbox_t *o,
 
     item = ngx_http_idem_zone_find(&o->z, op->id);
 
+    /* a lease ends for those that waited for it, too; an outcome does not */
+
+    age = (item && item->state == NGX_HTTP_IDEM_IN_PROGRESS) ? 0 : op->age;
+
     if (item == NULL
-        || (ngx_msec_int_t) (item->until + op->age - ngx_current_msec) <= 0)
+        || (ngx_msec_int_t) (item->until + age - ngx_current_msec) <= 0)
     {
         has = NGX_HTTP_IDEM_OUTBOX_NONE;
 

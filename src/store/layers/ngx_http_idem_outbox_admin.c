@@ -24,6 +24,7 @@
 #include "store/layers/ngx_http_idem_outbox.h"
 
 
+static ngx_uint_t ngx_http_idem_outbox_ran(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_outbox_admin_done(ngx_http_idem_op_t *op,
     uintptr_t note);
 
@@ -31,10 +32,48 @@ static ngx_int_t ngx_http_idem_outbox_admin_done(ngx_http_idem_op_t *op,
 ngx_int_t
 ngx_http_idem_outbox_admin(ngx_http_idem_op_t *op)
 {
+    if (op->kind == NGX_HTTP_IDEM_OP_REMOVE && op->listed_state
+        && ngx_http_idem_outbox_ran(op))
+    {
+        op->result = NGX_HTTP_IDEM_GONE;
+        return NGX_OK;
+    }
+
     return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
                                    op->kind >= NGX_HTTP_IDEM_OP_LIST
                                    ? NULL : ngx_http_idem_outbox_admin_done,
                                    0);
+}
+
+
+/*
+ * The store lists a record as in progress whose outcome is kept here: it is
+ * not the one that is to be removed.
+ */
+
+static ngx_uint_t
+ngx_http_idem_outbox_ran(ngx_http_idem_op_t *op)
+{
+    ngx_uint_t               ran;
+    ngx_http_idem_item_t    *item;
+    ngx_http_idem_outbox_t  *o;
+
+    o = op->store->conf;
+
+    if (ngx_http_idem_outbox_empty(o)) {
+        return 0;
+    }
+
+    ngx_http_idem_outbox_lock(o);
+
+    item = ngx_http_idem_zone_find(&o->z, op->id);
+
+    ran = item && item->state != NGX_HTTP_IDEM_IN_PROGRESS
+          && !ngx_http_idem_op_listed(op, item);
+
+    ngx_http_idem_outbox_unlock(o);
+
+    return ran;
 }
 
 
@@ -70,7 +109,8 @@ ngx_http_idem_outbox_admin_done(ngx_http_idem_op_t *op, uintptr_t note)
 
     if (item == NULL
         || (op->kind == NGX_HTTP_IDEM_OP_REMOVE
-            && item->state == NGX_HTTP_IDEM_IN_PROGRESS))
+            && (item->state == NGX_HTTP_IDEM_IN_PROGRESS
+                || !ngx_http_idem_op_listed(op, item))))
     {
         ngx_http_idem_outbox_unlock(o);
         return NGX_OK;

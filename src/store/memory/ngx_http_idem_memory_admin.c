@@ -70,6 +70,7 @@ ngx_http_idem_memory_one(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
     item = ngx_http_idem_zone_find(&m->z, op->id);
 
     if (item && ngx_http_idem_zone_visible(item)
+        && ngx_http_idem_op_listed(op, item)
         && ngx_http_idem_zone_entry(&m->z, item, op))
     {
         op->result = NGX_HTTP_IDEM_OK;

@@ -64,7 +64,12 @@ static const char  *ngx_http_idem_pg_texts[NGX_HTTP_IDEM_PG_STEP_N] = {
 
     "SELECT * FROM %V.idempotency_entry($1::bytea)",
 
-    "SELECT * FROM %V.idempotency_delete($1::bytea)",
+    /* only if it is as it was listed: state, and time of its claim */
+
+    "SELECT d.* FROM (SELECT $1::bytea AS id WHERE $2::int2 = 0 OR EXISTS "
+    "(SELECT FROM %V.idempotency_entry($1::bytea) e WHERE e.o_state = $2::int2 "
+    "AND substr(e.o_claim, 6, 8) = int8send($3::int8))) x, "
+    "LATERAL %V.idempotency_delete(x.id) d",
 
     /* the first slice also returns the size of the table */
 
@@ -310,7 +315,13 @@ ngx_http_idem_pg_step_args(ngx_http_idem_pg_conn_t *conn,
         ngx_http_idem_pg_arg_number(args, conn->pg->purge_archive, 1);
         return NGX_OK;
 
-    default: /* watch, get, remove */
+    case NGX_HTTP_IDEM_OP_REMOVE:
+        ngx_http_idem_pg_arg(args, op->id, NGX_HTTP_IDEM_ID_LEN);
+        ngx_http_idem_pg_arg_number(args, op->listed_state, 2);
+        ngx_http_idem_pg_arg_number(args, op->listed_time, 8);
+        return NGX_OK;
+
+    default: /* watch, get */
         ngx_http_idem_pg_arg(args, op->id, NGX_HTTP_IDEM_ID_LEN);
         return NGX_OK;
     }

@@ -45,6 +45,9 @@
 /* version, first bytes of the id, claim */
 #define NGX_HTTP_IDEM_REDIS_EMPTY_LEN (1 + 8 + NGX_HTTP_IDEM_CLAIM_LEN)
 
+/* state and time of a record that was listed */
+#define NGX_HTTP_IDEM_REDIS_LISTED_LEN  (1 + 8)
+
 /* length of a record in the reply of a list, without its first bytes */
 #define NGX_HTTP_IDEM_REDIS_ITEM_LEN  (2 * NGX_HTTP_IDEM_ID_LEN + 8 + 4 + 2)
 
@@ -133,7 +136,7 @@ size_t
 ngx_http_idem_redis_admin_size(ngx_http_idem_redis_t *redis)
 {
     return 2 * redis->prefix.len + NGX_HTTP_IDEM_CURSOR_MAX
-           + NGX_HTTP_IDEM_REDIS_EMPTY_LEN;
+           + NGX_HTTP_IDEM_REDIS_EMPTY_LEN + NGX_HTTP_IDEM_REDIS_LISTED_LEN;
 }
 
 
@@ -143,6 +146,7 @@ u_char *
 ngx_http_idem_redis_put_admin(u_char *p, ngx_http_idem_redis_call_t *call)
 {
     u_char                  empty[NGX_HTTP_IDEM_REDIS_EMPTY_LEN];
+    u_char                  listed[NGX_HTTP_IDEM_REDIS_LISTED_LEN];
     ngx_str_t              *channel;
     ngx_http_idem_claim_t   claim;
 
@@ -169,7 +173,12 @@ ngx_http_idem_redis_put_admin(u_char *p, ngx_http_idem_redis_call_t *call)
     ngx_memcpy(&empty[1], ngx_http_idem_redis_op(call)->id, 8);
     ngx_http_idem_claim_encode(&empty[9], &claim);
 
-    return ngx_redis_put(p, empty, sizeof(empty));
+    p = ngx_redis_put(p, empty, sizeof(empty));
+
+    listed[0] = (u_char) ngx_http_idem_redis_op(call)->listed_state;
+    ngx_http_idem_put64(&listed[1], ngx_http_idem_redis_op(call)->listed_time);
+
+    return ngx_redis_put(p, listed, listed[0] ? sizeof(listed) : 0);
 }
 
 

@@ -109,7 +109,7 @@ static ngx_http_idem_redis_script_t  ngx_http_idem_redis_scripts[] = {
     ngx_http_idem_redis_lua(watch, 1),
     ngx_http_idem_redis_lua(upgrade, 2),
     ngx_http_idem_redis_lua(get, 2),
-    ngx_http_idem_redis_lua(remove, 6),
+    ngx_http_idem_redis_lua(remove, 7),
     ngx_http_idem_redis_lua(list, 6),
     ngx_http_idem_redis_lua(log, 3),
     ngx_http_idem_redis_lua(events, 7)

@@ -17,12 +17,14 @@
 --          3 channel for wake-ups   4 life of the tombstone of a record that
 --          is not in progress, ms   5 the same if there is no record, ms
 --          6 for the latter: version, first bytes of the id, empty claim
+--          7 state and time of the record that was listed, which may have
+--          changed since; "": whatever there is
 --
 -- Returns  as get.lua, for the deleted record; tag "2": it was deleted before
 --
 -- Offsets, counted from 1: 4 state (1: in progress), 5 reason, 6 kind, 7 mark
--- of a waiter, 9 to 16 grace, 17 to 24 id, 25 to 40 token, 41 to 109 claim,
--- 110 to 117 lengths of details and response.
+-- of a waiter, 9 to 16 grace, 17 to 24 id, 25 to 40 token, 41 to 109 claim, 46
+-- to 53 time, 110 to 117 lengths of details and response.
 
 local key = KEYS[1]
 local kind = redis.call('TYPE', key).ok
@@ -36,6 +38,10 @@ local function bury(head, life)
                 .. string.sub(head, 41, 109) .. string.rep('\0', 8),
                 'PX', math.max(life, 1))
     redis.call('PUBLISH', ARGV[3], key .. '-')
+end
+
+if kind == 'none' and ARGV[7] ~= '' then
+    return ARGV[1] .. '0'
 end
 
 if kind == 'none' then
@@ -68,6 +74,12 @@ local lease = state == 1 or (state == 3 and reason == 1 and kind % 2 == 0)
 -- expired, and kept for its grace: counts as none
 if not lease and life <= struct.unpack('>I8', head, 9) then
     return ARGV[1] .. (reason == 6 and '2' or '0')
+end
+
+if ARGV[7] ~= ''
+   and string.sub(head, 4, 4) .. string.sub(head, 46, 53) ~= ARGV[7]
+then
+    return ARGV[1] .. '0'
 end
 
 -- DEL first: at maxmemory it allows the script to write
