@@ -363,10 +363,10 @@ for my $pid (nginx_workers()) {
     push @w, map { send_post('/hold?op=a', 'x', $key) } 1 .. 4;
     sleep 0.3;
     kill_worker($pid);
-    last if wait_for(sub { app_closed('a') }, 1);
+    last if wait_for(sub { app_closed('a') }, 4);
 }
 
-is(app_wait('a', 2, 5), 2, 'one takes over');
+is(app_wait('a', 2, 10), 2, 'one takes over');
 is(http_get('/stats')->status, 200, 'others are answered meanwhile') for 1 .. 4;
 app_release('a');
 
