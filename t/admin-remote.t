@@ -334,3 +334,40 @@ my $again = send_post('/hold?op=b', 'body', { 'Idempotency-Key' => $key{b} });
 is(app_wait_parked('b'), 1, 'runs again, as it was told to');
 app_release('b');
 is($again->read_response->body, "run 2\n", 'and is answered');
+
+
+
+=== TEST 9: a list misses no record that stays, whatever goes between its pages
+What expires makes room: SCAN reaches further than with the page before.
+--- store: redis postgres
+--- http_config
+    idempotency_store shared $TEST_REMOTE {
+        server  127.0.0.1:$TEST_NGINX_OWN_PORT;
+    }
+--- config eval: $::api
+--- client
+my (@stay, @go, %seen, $cursor);
+
+for my $i (1 .. 400) {
+    push @{ $i % 2 ? \@stay : \@go },
+         post("/ok?op=p$i", new_key())->header('X-Record');
+}
+
+for (1 .. 200) {
+    my $r = http_get('/ops/records/shared?limit=7'
+                     . ($cursor ? "&cursor=$cursor" : ''))->json;
+
+    $seen{ $_->{record} }++ for @{ $r->{records} };
+
+    $cursor = $r->{cursor} or last;
+
+    for my $id (splice @go, 0, 6) {
+        $::is_redis
+            ? $::store->command('DEL', "idempotency:$id")
+            : $::store->sql("DELETE FROM idempotency.idempotency_keys "
+                            . "WHERE id = '\\x$id'", user => 'keeper');
+    }
+}
+
+is($cursor, undef, 'the list ends');
+is(scalar(grep { !$seen{$_} } @stay), 0, 'none that stayed is missing');
