@@ -474,6 +474,14 @@ ngx_http_idem_admin_failed(ngx_http_idem_admin_t *a)
 
     op = &a->job.op;
 
+    if (op->denied) {
+        return ngx_http_idem_admin_error(a->job.request, NGX_HTTP_FORBIDDEN,
+                      "STORE_FORBIDDEN", "Store \"%V\" refuses: %s. %ui "
+                      "records were %s before that.", &a->store->name,
+                      op->error ? op->error : "a right is missing", a->n,
+                      a->remove && !a->query.dry_run ? "deleted" : "found");
+    }
+
     if (op->bad_record) {
         return ngx_http_idem_admin_error(a->job.request,
                       a->query.one ? NGX_HTTP_CONFLICT : NGX_HTTP_BAD_REQUEST,
