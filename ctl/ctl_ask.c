@@ -371,11 +371,17 @@ ctl_answer(const char *method, ctl_text_t *path, ctl_json_t **v)
 int
 ctl_refused(long status, ctl_text_t *body)
 {
+    int          none;
     ctl_json_t  *v;
     const char  *text;
 
     v = ctl_json_parse(body->data);
     text = ctl_string(ctl_json_get(v, "error"), "message", NULL);
+
+    none = status == 404 || status == 503
+           || strcmp(ctl_string(ctl_json_get(v, "error"), "code", ""),
+                     "STORE_FORBIDDEN")
+              == 0;
 
     if (o.json && v && !ctl_began) {
         fwrite(body->data, 1, body->len, stdout);
@@ -393,7 +399,7 @@ ctl_refused(long status, ctl_text_t *body)
 
     ctl_json_free(v);
 
-    return text && (status == 404 || status == 503) ? CTL_NONE
+    return text && none ? CTL_NONE
            : text && status == 400 ? CTL_USAGE
            : CTL_FAILED;
 }

@@ -334,3 +334,78 @@ my $again = send_post('/hold?op=b', 'body', { 'Idempotency-Key' => $key{b} });
 is(app_wait_parked('b'), 1, 'runs again, as it was told to');
 app_release('b');
 is($again->read_response->body, "run 2\n", 'and is answered');
+
+
+
+=== TEST 9: a list misses no record that stays, whatever goes between its pages
+What expires makes room: SCAN reaches further than with the page before.
+--- store: redis postgres
+--- http_config
+    idempotency_store shared $TEST_REMOTE {
+        server  127.0.0.1:$TEST_NGINX_OWN_PORT;
+    }
+--- config eval: $::api
+--- client
+my (@stay, @go, %seen, $cursor);
+
+for my $i (1 .. 400) {
+    push @{ $i % 2 ? \@stay : \@go },
+         post("/ok?op=p$i", new_key())->header('X-Record');
+}
+
+for (1 .. 200) {
+    my $r = http_get('/ops/records/shared?limit=7'
+                     . ($cursor ? "&cursor=$cursor" : ''))->json;
+
+    $seen{ $_->{record} }++ for @{ $r->{records} };
+
+    $cursor = $r->{cursor} or last;
+
+    for my $id (splice @go, 0, 6) {
+        $::is_redis
+            ? $::store->command('DEL', "idempotency:$id")
+            : $::store->sql("DELETE FROM idempotency.idempotency_keys "
+                            . "WHERE id = '\\x$id'", user => 'keeper');
+    }
+}
+
+is($cursor, undef, 'the list ends');
+is(scalar(grep { !$seen{$_} } @stay), 0, 'none that stayed is missing');
+
+
+
+=== TEST 10: a user without the rights of the administration
+--- store: redis
+--- http_config
+    idempotency_store shared redis {
+        server    127.0.0.1:$TEST_NGINX_OWN_PORT;
+        user      few;
+        password  few;
+    }
+--- config eval: $::api
+--- client
+$::store->command(qw(ACL SETUSER few on >few ~* &* +@all -scan -strlen));
+
+my $id = post('/ok?op=f', new_key())->header('X-Record');
+
+is(http_get('/ops/health')->status, 200, 'health needs no right');
+
+for ([ 'GET', '' ], [ 'GET', "/$id" ], [ 'DELETE', "/$id" ],
+     [ 'DELETE', '?state=completed' ])
+{
+    my $r = http_request($_->[0], "/ops/records/shared$_->[1]", '', {});
+
+    is($r->status, 403, "$_->[0] $_->[1]: refused");
+    is($r->json->{error}{code}, 'STORE_FORBIDDEN', 'its code');
+    like($r->body, qr/the user may not do that, give it \+scan \+strlen: /,
+         'and what to grant');
+}
+
+my $out = qx(build/idempotencyctl --url http://127.0.0.1:$port/ops/ list --store shared 2>&1);
+
+is($? >> 8, 1, 'idempotencyctl exits as for a store that does not answer');
+like($out, qr/give it \+scan \+strlen/, 'and says so');
+
+$::store->command(qw(ACL SETUSER few +scan +strlen));
+is(http_get("/ops/records/shared/$id")->status, 200, 'with the rights it is there');
+$::store->command(qw(ACL DELUSER few));

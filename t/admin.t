@@ -684,3 +684,47 @@ is(scalar(all('records/small?tenant=a&limit=7', 'DELETE')), 360,
    'all are deleted, each once');
 is(scalar(all('records/small?tenant=a')), 0, 'none is left');
 is(scalar(all('records/small?limit=7')), 40, 'the others are');
+
+
+
+=== TEST 20: a list misses no record that stays, whatever goes between its pages
+--- http_config
+    idempotency_store  small  memory { zone small:512k; }
+--- config
+    location / {
+        idempotency         small;
+        idempotency_tenant  $http_x_tenant;
+        add_header          X-Record $idempotency_record;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /ops/ {
+        idempotency_admin;
+    }
+--- client
+my (%id, %seen, $cursor, $longest);
+
+for my $i (1 .. 400) {
+    my $tenant = $i % 2 ? 'a' : 'b';
+    my $r = http_post('/ok?op=m', 'x', { 'Idempotency-Key' => new_key(),
+                                         'X-Tenant' => $tenant });
+
+    push @{ $id{$tenant} }, $r->header('X-Record');
+}
+
+for (1 .. 100) {
+    my $r = admin('GET', 'records/small?limit=7'
+                         . ($cursor ? "&cursor=$cursor" : ''))->json;
+
+    $seen{ $_->{record} }++ for @{ $r->{records} };
+    $longest = @{ $r->{records} } if @{ $r->{records} } > ($longest // 0);
+
+    $cursor = $r->{cursor} or last;
+
+    admin('DELETE', "records/small/$_") for splice @{ $id{b} }, 0, 6;
+}
+
+is($cursor, undef, 'the list ends');
+is($longest, 7, 'no page is longer than was asked for');
+is(scalar(grep { !$seen{$_} } @{ $id{a} }), 0, 'none that stayed is missing');
+is(scalar(grep { $_ > 1 } values %seen), 0, 'none is there twice');

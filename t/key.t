@@ -468,3 +468,50 @@ for my $key ('11111111111111111111111111111111:POST:bookings-hold:a1b2c3d4e5f6g7
     is(send_key("/ok?op=$op", " \"$key\"")->body, "run 1\n",
        'the same, quoted');
 }
+
+
+
+=== TEST 13: a key joined from headers, one of which was sent twice
+--- http_config
+    map $http_x_a $http_x_mapped { default same; }
+--- config
+    location / {
+        idempotency      $TEST_STORE;
+        idempotency_key  "$http_x_a-$http_x_b";
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /braces/ {
+        idempotency      $TEST_STORE;
+        idempotency_key  "${http_x_a}";
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /capitals/ {
+        idempotency      $TEST_STORE;
+        idempotency_key  $HTTP_X_A;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /others/ {
+        idempotency      $TEST_STORE;
+        idempotency_key  "$http_x_a-$http_x_mapped";
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $run = sub { my $uri = shift; return http_post($uri, 'x', [ @_ ]) };
+my @one = ('X-A' => 'a', 'X-B' => 'b');
+
+is($run->('/ok?op=a', @one)->body, "run 1\n", 'each once: ran');
+is($run->('/ok?op=a', @one)->body, "run 1\n", 'replayed');
+
+is_invalid($run->('/ok?op=a', @one, 'X-A' => 'a'), 'the first twice');
+is_invalid($run->('/ok?op=a', @one, 'x-b' => 'c'), 'the second twice');
+is_invalid($run->("/$_/ok?op=a", @one, 'X-A' => 'c'), $_)
+    for 'braces', 'capitals';
+
+is(app_count('a'), 1, 'nothing else ran');
+
+# a variable of the configuration is no header
+
+my @two = (@one, 'X-Mapped' => 1, 'X-Mapped' => 2);
+
+is($run->('/others/ok?op=o', @two)->body, "run 1\n", 'another one twice: ran');
+is($run->('/others/ok?op=o', @two)->body, "run 1\n", 'replayed');

@@ -13,6 +13,7 @@ use IdempotencyTest::Admin;
 use Test::Nginx::Socket 'no_plan';
 use Digest::SHA ();
 use JSON::PP;
+use POSIX ();
 
 our $pg;
 
@@ -139,8 +140,10 @@ is(http_get("/ops/records/shared/$id")->json->{state}, 'completed', 'by its id')
 for ([ 'GET', '' ], [ 'DELETE', "/$id" ]) {
     my $r = http_request($_->[0], "/ops/records/shared$_->[1]", '', {});
 
-    is($r->status, 503, "$_->[0] is refused");
-    like($r->body, qr/the user may not do that/, 'and says why');
+    is($r->status, 403, "$_->[0] is refused");
+    is($r->json->{error}{code}, 'STORE_FORBIDDEN', 'its code');
+    like($r->body, qr/may not do that, grant it idempotency_admin: permission/,
+         'and says why, and what to grant');
 }
 
 # the figures count records, too: that it may not is no outage of the store
@@ -361,3 +364,55 @@ is($::pg->sql('SELECT DISTINCT tenant FROM idempotency.idempotency_events '
    'as far as they are ASCII');
 is($::pg->sql('SELECT tenant FROM idempotency.idempotency_keys ORDER BY 1',
               db => 'latin'), "???\na\"b\ncaf??", 'as records have them');
+
+
+
+=== TEST 8: a record that is completed while its deletion waits for it stays
+The deletion finds it in progress, and waits for the lock of its row. So does
+its commit, which was there first.
+--- store: postgres
+--- http_config eval
+::own('lock_timeout 4900ms;')
+. ::own('lock_timeout 4900ms; purge off;') =~ s/store shared/store looked/r
+--- config eval: $::api
+--- client
+my $waits = sub {
+    my ($n) = @_;
+
+    return wait_for(sub {
+        $::pg->sql("SELECT count(*) FROM pg_stat_activity WHERE "
+                   . "usename = 'nginx' AND wait_event_type = 'Lock'") == $n;
+    }, 10);
+};
+
+$::pg->sql('TRUNCATE idempotency.idempotency_keys', user => 'keeper');
+
+my $key = new_key();
+my $c = send_post('/hold?op=w', 'body', { 'Idempotency-Key' => $key });
+
+app_wait_parked('w');
+
+my $pid = fork // die "fork: $!\n";
+
+if ($pid == 0) {
+    $::pg->psql(user => 'keeper', sql => 'BEGIN; SELECT 1 FROM '
+                . 'idempotency.idempotency_keys FOR UPDATE; '
+                . 'SELECT pg_sleep(3)');
+    POSIX::_exit(0);
+}
+
+ok(wait_for(sub { $::pg->sql("SELECT count(*) FROM pg_stat_activity WHERE "
+                             . "wait_event = 'PgSleep'") }, 10), 'it is locked');
+
+app_release('w');
+ok($waits->(1), 'the commit waits');
+
+my $admin = send_request('DELETE', '/ops/records/looked?state=in_progress', '', {});
+
+ok($waits->(2), 'so does the deletion');
+waitpid $pid, 0;
+
+is($c->read_response->body, "run 1\n", 'it is answered');
+is($admin->read_response(20)->json->{deleted}, 0, 'and was not deleted');
+is(post('/hold?op=w', $key)->header('X-Status'), 'REPLAYED', 'but is replayed');
+is(app_count('w'), 1, 'ran once');

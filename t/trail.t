@@ -109,7 +109,7 @@ run_tests();
 
 __DATA__
 
-=== TEST 1: a store that keeps no events is refused
+=== TEST 1: a store that keeps no events is refused, and so is a wrong syslog
 --- store: memory
 --- config
     location / {
@@ -121,11 +121,13 @@ __DATA__
         proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
     location /ops/ { idempotency_admin; }
---- provokes: idempotency_log
+--- provokes: idempotency_log|syslog
 --- client
 for ([ 'store:default', qr/"store:default" in "idempotency_log" directive in .*nginx\.conf:\d+: a store of kind "memory" keeps no events; take a file, syslog/ ],
      [ 'store:nowhere', qr/unknown store "nowhere" in "idempotency_log" directive in/ ],
      [ 'store:', qr/it is "store:<name>"/ ],
+     [ 'syslog:foo,x', qr/"syslog:foo,x" in "idempotency_log" directive: it is "syslog:server=/ ],
+     [ 'syslog:', qr/"syslog:" in "idempotency_log" directive: it is "syslog:server=/ ],
      [ 'logs/e.json max=5', qr/it is "level=\.\.\." or "sample=\.\.\."/ ])
 {
     my ($value, $message) = @$_;

@@ -151,6 +151,35 @@ BEGIN
 END $$;
 
 
+-- remove, if the record is still as it was listed: its state, and the time of its
+-- claim (ms; p_state 0: whatever it is).  The row is locked first: who completes
+-- it meanwhile is waited for, and then it is no longer as it was.  Nothing is
+-- told of a record that stays.
+
+CREATE OR REPLACE FUNCTION idempotency_delete_listed(
+    p_id bytea, p_state smallint, p_time bigint)
+RETURNS TABLE (o_id bytea, o_state smallint, o_reason smallint,
+    o_left bigint, o_status smallint, o_size integer, o_hold smallint,
+    o_claim bytea, o_details bytea)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+BEGIN
+    PERFORM FROM idempotency_keys k WHERE k.id = p_id FOR UPDATE;
+
+    IF p_state > 0
+       AND NOT EXISTS (SELECT FROM idempotency_entry(p_id) e
+                        WHERE e.o_state = p_state
+                          AND substr(e.o_claim, 6, 8) = int8send(p_time))
+    THEN
+        RETURN QUERY SELECT e.* FROM idempotency_between(p_id, p_id, 1) e
+                      WHERE e.o_reason = 6;
+        RETURN;
+    END IF;
+
+    RETURN QUERY SELECT d.* FROM idempotency_delete(p_id) d;
+END $$;
+
+
 CREATE OR REPLACE FUNCTION idempotency_remove(p_id bytea) RETURNS boolean
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path FROM CURRENT AS $$

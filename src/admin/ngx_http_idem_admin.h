@@ -33,6 +33,16 @@
 #define NGX_HTTP_IDEM_ADMIN_READ  2
 
 
+/*
+ * A page may end within a slice.  Its cursor then names the records of that
+ * slice which are on a page: the first bytes of their ids, in hexadecimal.
+ */
+#define NGX_HTTP_IDEM_SEEN_LEN    16
+
+/* a slice has a few more than 100 */
+#define NGX_HTTP_IDEM_SEEN_MAX    256
+
+
 /* the arguments that there are, decoded; without data: not given */
 
 typedef enum {
@@ -72,9 +82,8 @@ typedef struct {
     u_char                  actor_hash[2 * NGX_HTTP_IDEM_ID_LEN];
     ngx_uint_t              limit;
     ngx_str_t               cursor;             /* of the store             */
-    u_char                  after[NGX_HTTP_IDEM_ID_LEN];
-                                                /* last id within its slice */
-    unsigned                resumed:1;          /* "after" is set           */
+    ngx_str_t               seen;               /* of its slice, on pages
+                                                   before: see "seen" below */
 } ngx_http_idem_admin_query_t;
 
 
@@ -110,6 +119,9 @@ typedef struct {
     u_char                        next[NGX_HTTP_IDEM_CURSOR_MAX];
     size_t                        next_len;      /* of the next slice       */
     ngx_uint_t                    entry;         /* next entry of the slice */
+    u_char                        seen[NGX_HTTP_IDEM_SEEN_MAX
+                                       * NGX_HTTP_IDEM_SEEN_LEN];
+    size_t                        seen_len;      /* of the slice            */
     ngx_uint_t                    n;             /* records in the response */
     ngx_uint_t                    slices;        /* since the last pause    */
     ngx_msec_t                    start;
@@ -203,6 +215,7 @@ void ngx_http_idem_admin_entry(ngx_http_idem_text_t *t,
 void ngx_http_idem_admin_string(ngx_http_idem_text_t *t, const char *name,
     ngx_str_t *s);
 void ngx_http_idem_admin_quoted(ngx_http_idem_text_t *t, ngx_str_t *s);
+void ngx_http_idem_admin_long(ngx_http_idem_text_t *t, ngx_str_t *s);
 void ngx_http_idem_admin_word(ngx_http_idem_text_t *t, const char *name,
     const char *word);
 

@@ -138,19 +138,27 @@ void
 ngx_http_idem_admin_quoted(ngx_http_idem_text_t *t, ngx_str_t *s)
 {
     u_char     buf[ngx_http_idem_json_quoted(NGX_HTTP_IDEM_ADMIN_STRING)];
-    u_char    *p, *start;
     ngx_str_t  text;
 
     text.data = s->data;
     text.len = ngx_min(s->len, NGX_HTTP_IDEM_ADMIN_STRING);
 
-    p = ngx_http_idem_json_quote(buf, &text);
+    text.len = ngx_http_idem_json_quote(buf, &text) - buf;
+    text.data = buf;
+
+    ngx_http_idem_admin_long(t, &text);
+}
+
+
+void
+ngx_http_idem_admin_long(ngx_http_idem_text_t *t, ngx_str_t *s)
+{
+    size_t  i;
 
     /* in parts, since ..._text() prints a limited length at once */
 
-    for (start = buf; start < p; start += 512) {
-        ngx_http_idem_text(t, "%*s", ngx_min((size_t) (p - start), 512),
-                           start);
+    for (i = 0; i < s->len; i += 512) {
+        ngx_http_idem_text(t, "%*s", ngx_min(s->len - i, 512), s->data + i);
     }
 }
 

@@ -339,14 +339,14 @@ ngx_http_idem_admin_filters(ngx_http_request_t *r, ngx_str_t *args,
 }
 
 
-/* "<store cursor>" or "<store cursor>~<id>", in base64url */
+/* "<store cursor>" or "<store cursor>~<seen>", in base64url */
 
 static ngx_int_t
 ngx_http_idem_admin_cursor(ngx_http_request_t *r, ngx_str_t *value,
     ngx_http_idem_admin_query_t *q, ngx_int_t *rc)
 {
     u_char     *p;
-    ngx_str_t   id, cursor;
+    ngx_str_t   cursor;
 
     if (value->len == 0) {
         return NGX_OK;
@@ -359,24 +359,33 @@ ngx_http_idem_admin_cursor(ngx_http_request_t *r, ngx_str_t *value,
         return NGX_DECLINED;
     }
 
-    if (ngx_decode_base64url(&cursor, value) != NGX_OK
-        || cursor.len >= NGX_HTTP_IDEM_CURSOR_MAX)
-    {
+    if (ngx_decode_base64url(&cursor, value) != NGX_OK) {
         goto invalid;
     }
 
-    p = ngx_strlchr(cursor.data, cursor.data + cursor.len, '~');
+    /* a cursor of Redis may have the path of a socket, and a "~" in it */
 
-    if (p) {
-        id.data = p + 1;
-        id.len = cursor.data + cursor.len - id.data;
+    for (p = cursor.data + cursor.len; p > cursor.data; p--) {
 
-        if (ngx_http_idem_id_parse(id.data, id.len, q->after) != NGX_OK) {
-            goto invalid;
+        if (p[-1] == '~') {
+            q->seen.data = p;
+            q->seen.len = cursor.data + cursor.len - p;
+            cursor.len = p - 1 - cursor.data;
+            break;
         }
 
-        q->resumed = 1;
-        cursor.len = p - cursor.data;
+        if (!((p[-1] >= '0' && p[-1] <= '9')
+              || (p[-1] >= 'a' && p[-1] <= 'f')))
+        {
+            break;
+        }
+    }
+
+    if (q->seen.len % NGX_HTTP_IDEM_SEEN_LEN
+        || q->seen.len > NGX_HTTP_IDEM_SEEN_LEN * NGX_HTTP_IDEM_SEEN_MAX
+        || cursor.len >= NGX_HTTP_IDEM_CURSOR_MAX)
+    {
+        goto invalid;
     }
 
     q->cursor = cursor;

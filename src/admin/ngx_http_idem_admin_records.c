@@ -10,8 +10,9 @@
  * Many records are read from the store in slices.  After some slices that
  * completed at once, the request pauses so that the worker can serve others.
  * After a time limit it responds with the records so far and a cursor.  The
- * records of a slice are sorted by id, so that a page can end within a slice
- * and the next page can continue there.
+ * cursor of a page that ends within a slice has the records of that slice which
+ * were shown: the slice is read again, and may have lost some and reach further
+ * by then.
  *
  * Called by the admin handler; calls the store.
  */
@@ -36,22 +37,17 @@
 static ngx_int_t ngx_http_idem_admin_step(ngx_http_idem_job_t *job);
 static ngx_int_t ngx_http_idem_admin_slice(ngx_http_idem_admin_t *a);
 static ngx_int_t ngx_http_idem_admin_sliced(ngx_http_idem_admin_t *a);
+static ngx_uint_t ngx_http_idem_admin_is_seen(ngx_http_idem_admin_t *a,
+    u_char *id);
+static void ngx_http_idem_admin_see(ngx_http_idem_admin_t *a, u_char *id);
 static ngx_int_t ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a);
 static void ngx_http_idem_admin_add(ngx_http_idem_admin_t *a,
     ngx_http_idem_entry_t *entry);
 static void ngx_http_idem_admin_deleted(ngx_http_idem_admin_t *a,
     u_char *id, ngx_http_idem_entry_t *entry);
-static ngx_int_t ngx_http_idem_admin_end(ngx_http_idem_admin_t *a,
-    u_char *after);
+static ngx_int_t ngx_http_idem_admin_end(ngx_http_idem_admin_t *a);
 static ngx_int_t ngx_http_idem_admin_one(ngx_http_idem_admin_t *a);
 static ngx_int_t ngx_http_idem_admin_failed(ngx_http_idem_admin_t *a);
-static int ngx_libc_cdecl ngx_http_idem_admin_order(const void *one,
-    const void *two);
-
-
-/* no record has it: a hash */
-
-static u_char  ngx_http_idem_admin_lowest[NGX_HTTP_IDEM_ID_LEN];
 
 
 ngx_int_t
@@ -120,13 +116,13 @@ ngx_http_idem_admin_step(ngx_http_idem_job_t *job)
 
         ngx_destroy_pool(a->job.pool);
         a->job.pool = NULL;
-        a->query.resumed = 0;
+        a->query.seen.len = 0;
 
         if (a->next_len == 0
             || a->n >= a->query.limit
             || ngx_current_msec - a->start > NGX_HTTP_IDEM_ADMIN_TIME)
         {
-            return ngx_http_idem_admin_end(a, NULL);
+            return ngx_http_idem_admin_end(a);
         }
 
         if (++a->slices >= NGX_HTTP_IDEM_ADMIN_TURN) {
@@ -158,9 +154,14 @@ ngx_http_idem_admin_slice(ngx_http_idem_admin_t *a)
 }
 
 
+/* what was shown is left out of the slice */
+
 static ngx_int_t
 ngx_http_idem_admin_sliced(ngx_http_idem_admin_t *a)
 {
+    ngx_uint_t              i, n;
+    ngx_http_idem_entry_t  *entry;
+
     if (a->job.op.result != NGX_HTTP_IDEM_OK
         || a->list.cursor.len >= sizeof(a->next))
     {
@@ -174,19 +175,59 @@ ngx_http_idem_admin_sliced(ngx_http_idem_admin_t *a)
         ngx_memcpy(a->next, a->list.cursor.data, a->next_len);
     }
 
-    ngx_qsort(a->list.entries.elts, a->list.entries.nelts,
-              sizeof(ngx_http_idem_entry_t), ngx_http_idem_admin_order);
+    n = 0;
+    a->seen_len = 0;
+    entry = a->list.entries.elts;
+
+    for (i = 0; i < a->list.entries.nelts; i++) {
+
+        if (ngx_http_idem_admin_is_seen(a, entry[i].id)) {
+            ngx_http_idem_admin_see(a, entry[i].id);
+            continue;
+        }
+
+        entry[n++] = entry[i];
+    }
+
+    a->list.entries.nelts = n;
 
     return NGX_OK;
 }
 
 
-static int ngx_libc_cdecl
-ngx_http_idem_admin_order(const void *one, const void *two)
+static ngx_uint_t
+ngx_http_idem_admin_is_seen(ngx_http_idem_admin_t *a, u_char *id)
 {
-    return ngx_memcmp(((ngx_http_idem_entry_t *) one)->id,
-                      ((ngx_http_idem_entry_t *) two)->id,
-                      NGX_HTTP_IDEM_ID_LEN);
+    u_char      text[NGX_HTTP_IDEM_SEEN_LEN];
+    size_t      i;
+    ngx_str_t  *seen;
+
+    seen = &a->query.seen;
+
+    if (seen->len == 0) {
+        return 0;
+    }
+
+    (void) ngx_hex_dump(text, id, NGX_HTTP_IDEM_SEEN_LEN / 2);
+
+    for (i = 0; i < seen->len; i += NGX_HTTP_IDEM_SEEN_LEN) {
+        if (ngx_memcmp(seen->data + i, text, NGX_HTTP_IDEM_SEEN_LEN) == 0) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+static void
+ngx_http_idem_admin_see(ngx_http_idem_admin_t *a, u_char *id)
+{
+    if (a->seen_len < sizeof(a->seen)) {
+        (void) ngx_hex_dump(a->seen + a->seen_len, id,
+                            NGX_HTTP_IDEM_SEEN_LEN / 2);
+        a->seen_len += NGX_HTTP_IDEM_SEEN_LEN;
+    }
 }
 
 
@@ -206,29 +247,18 @@ ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a)
 
         if (!a->job.asked) {
 
-            if ((q->resumed
-                 && ngx_memcmp(entry[a->entry].id, q->after,
-                               NGX_HTTP_IDEM_ID_LEN)
-                    <= 0)
-                || !ngx_http_idem_admin_match(q, a->store, &entry[a->entry]))
-            {
+            if (!ngx_http_idem_admin_match(q, a->store, &entry[a->entry])) {
                 continue;
             }
 
-            /*
-             * A slice that lost records reaches further when it is read
-             * again, and what is new in it may have a lower id.  What was
-             * deleted is not listed again: a deletion starts with any id.
-             */
+            /* a slice too large for a cursor is shown up to its end */
 
-            if (a->n >= q->limit) {
-                return ngx_http_idem_admin_end(a,
-                           (a->remove && !q->dry_run)
-                           ? ngx_http_idem_admin_lowest
-                           : a->entry ? entry[a->entry - 1].id : NULL);
+            if (a->n >= q->limit && a->seen_len < sizeof(a->seen)) {
+                return ngx_http_idem_admin_end(a);
             }
 
             if (!a->remove || q->dry_run) {
+                ngx_http_idem_admin_see(a, entry[a->entry].id);
                 ngx_http_idem_admin_add(a, &entry[a->entry]);
                 continue;
             }
@@ -327,24 +357,22 @@ ngx_http_idem_admin_deleted(ngx_http_idem_admin_t *a, u_char *id,
 }
 
 
-/* ends a page; the next page starts after "after", or with the next slice */
+/* ends a page; the next one starts with this slice again, or with the next */
 
 static ngx_int_t
-ngx_http_idem_admin_end(ngx_http_idem_admin_t *a, u_char *after)
+ngx_http_idem_admin_end(ngx_http_idem_admin_t *a)
 {
-    u_char     *p, plain[NGX_HTTP_IDEM_CURSOR_MAX
-                         + 1 + 2 * NGX_HTTP_IDEM_ID_LEN];
+    u_char     *p, plain[NGX_HTTP_IDEM_CURSOR_MAX + 1 + sizeof(a->seen)];
     u_char      text[ngx_base64_encoded_length(sizeof(plain))];
     ngx_str_t   src, dst;
 
-    /* read this slice again, from its beginning or after "after" */
-
-    p = a->job.pool ? ngx_cpymem(plain, a->cursor, a->cursor_len)
-                : ngx_cpymem(plain, a->next, a->next_len);
-
-    if (after) {
+    if (a->job.pool) {
+        p = ngx_cpymem(plain, a->cursor, a->cursor_len);
         *p++ = '~';
-        p = ngx_hex_dump(p, after, NGX_HTTP_IDEM_ID_LEN);
+        p = ngx_cpymem(p, a->seen, a->seen_len);
+
+    } else {
+        p = ngx_cpymem(plain, a->next, a->next_len);
     }
 
     src.data = plain;
@@ -366,7 +394,9 @@ ngx_http_idem_admin_end(ngx_http_idem_admin_t *a, u_char *after)
     if (src.len) {
         dst.data = text;
         ngx_encode_base64url(&dst, &src);
-        ngx_http_idem_text(&a->text, ",\"cursor\":\"%V\"", &dst);
+        ngx_http_idem_text(&a->text, ",\"cursor\":\"");
+        ngx_http_idem_admin_long(&a->text, &dst);
+        ngx_http_idem_text(&a->text, "\"");
     }
 
     ngx_http_idem_text(&a->text, "}\n");
@@ -433,7 +463,7 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
         a->n = 1;
     }
 
-    return ngx_http_idem_admin_end(a, NULL);
+    return ngx_http_idem_admin_end(a);
 }
 
 
@@ -443,6 +473,14 @@ ngx_http_idem_admin_failed(ngx_http_idem_admin_t *a)
     ngx_http_idem_op_t  *op;
 
     op = &a->job.op;
+
+    if (op->denied) {
+        return ngx_http_idem_admin_error(a->job.request, NGX_HTTP_FORBIDDEN,
+                      "STORE_FORBIDDEN", "Store \"%V\" refuses: %s. %ui "
+                      "records were %s before that.", &a->store->name,
+                      op->error ? op->error : "a right is missing", a->n,
+                      a->remove && !a->query.dry_run ? "deleted" : "found");
+    }
 
     if (op->bad_record) {
         return ngx_http_idem_admin_error(a->job.request,

@@ -96,6 +96,9 @@ typedef struct {
 typedef struct {
     ngx_http_idem_value_t     value;
     ngx_str_t                 member;     /* of "json:", or empty           */
+    ngx_array_t              *headers;    /* ..._value_t of the headers that
+                                             the value is joined from; or
+                                             NULL                           */
 } ngx_http_idem_key_source_t;
 
 

@@ -21,6 +21,8 @@
 
 
 static ngx_uint_t ngx_http_idem_conf_key_hyphen(ngx_str_t *value);
+static char *ngx_http_idem_conf_key_headers(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_array_t **headers);
 static char *ngx_http_idem_conf_key_member(ngx_conf_t *cf, ngx_str_t *value,
     ngx_str_t *name);
 static char *ngx_http_idem_conf_key_limits(ngx_conf_t *cf,
@@ -99,6 +101,75 @@ ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         if (ngx_http_idem_conf_compile(cf, &name, &source->value)
             != NGX_CONF_OK)
         {
+            return NGX_CONF_ERROR;
+        }
+
+        if (source->value.kind != NGX_HTTP_IDEM_VALUE_HEADER
+            && ngx_http_idem_conf_key_headers(cf, &name, &source->headers)
+               != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* the headers of a value as "$http_a:${http_b}", each as a value of its own */
+
+static char *
+ngx_http_idem_conf_key_headers(ngx_conf_t *cf, ngx_str_t *value,
+    ngx_array_t **headers)
+{
+    u_char                 *p, *last;
+    ngx_str_t               name;
+    ngx_http_idem_value_t  *header;
+
+    last = value->data + value->len;
+
+    for (p = value->data; last - p > 6; p++) {
+
+        if (*p != '$') {
+            continue;
+        }
+
+        name.data = p + (p[1] == '{' ? 2 : 1);
+
+        for (p = name.data;
+             p < last && (*p == '_' || (*p >= '0' && *p <= '9')
+                          || ((*p | 0x20) >= 'a' && (*p | 0x20) <= 'z'));
+             p++)
+        {
+            /* void */
+        }
+
+        name.len = p-- - name.data;
+
+        if (name.len <= 5
+            || ngx_strncasecmp(name.data, (u_char *) "http_", 5) != 0)
+        {
+            continue;
+        }
+
+        header = ngx_http_idem_conf_add(cf, headers,
+                                        sizeof(ngx_http_idem_value_t));
+        if (header == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        header->text.len = name.len + 1;
+        header->text.data = ngx_pnalloc(cf->pool, header->text.len);
+        if (header->text.data == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        header->text.data[0] = '$';
+        ngx_strlow(header->text.data + 1, name.data, name.len);
+
+        name = header->text;
+
+        if (ngx_http_idem_conf_compile(cf, &name, header) != NGX_CONF_OK) {
             return NGX_CONF_ERROR;
         }
     }

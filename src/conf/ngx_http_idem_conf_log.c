@@ -20,6 +20,8 @@
 
 static char *ngx_http_idem_conf_log_destination(ngx_conf_t *cf,
     ngx_http_idem_log_t *log, ngx_str_t *value);
+static char *ngx_http_idem_conf_log_syslog(ngx_conf_t *cf,
+    ngx_http_idem_log_t *log, ngx_str_t *value);
 static char *ngx_http_idem_conf_log_store(ngx_conf_t *cf,
     ngx_http_idem_log_t *log, ngx_str_t *value);
 static char *ngx_http_idem_conf_log_option(ngx_conf_t *cf,
@@ -102,11 +104,8 @@ ngx_http_idem_conf_log_destination(ngx_conf_t *cf, ngx_http_idem_log_t *log,
 {
     ngx_int_t  rc;
 
-    if (value->len > 7 && ngx_strncmp(value->data, "syslog:", 7) == 0) {
-        log->syslog = ngx_pcalloc(cf->pool, sizeof(ngx_syslog_peer_t));
-
-        return log->syslog ? ngx_syslog_process_conf(cf, log->syslog)
-                           : NGX_CONF_ERROR;
+    if (ngx_strncmp(value->data, "syslog:", 7) == 0) {
+        return ngx_http_idem_conf_log_syslog(cf, log, value);
     }
 
     if (ngx_strncmp(value->data, "store:", 6) == 0) {
@@ -127,6 +126,36 @@ ngx_http_idem_conf_log_destination(ngx_conf_t *cf, ngx_http_idem_log_t *log,
     }
 
     return rc == NGX_OK ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+/* what nginx says of a parameter does not name the directive */
+
+static char *
+ngx_http_idem_conf_log_syslog(ngx_conf_t *cf, ngx_http_idem_log_t *log,
+    ngx_str_t *value)
+{
+    ngx_str_t  text;
+
+    /* nginx writes into the value */
+
+    text.len = value->len;
+    text.data = ngx_pstrdup(cf->pool, value);
+
+    log->syslog = ngx_pcalloc(cf->pool, sizeof(ngx_syslog_peer_t));
+
+    if (text.data == NULL || log->syslog == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (ngx_syslog_process_conf(cf, log->syslog) != NGX_CONF_OK) {
+        return ngx_http_idem_conf_invalid(cf, &text,
+                             "it is \"syslog:server=<address>\" and other "
+                             "parameters of nginx's \"error_log\", separated "
+                             "by commas");
+    }
+
+    return NGX_CONF_OK;
 }
 
 

@@ -121,7 +121,9 @@ ngx_http_idem_value_header(ngx_conf_t *cf, ngx_str_t *text, ngx_str_t *header)
     size_t   len;
     u_char  *p, ch;
 
-    if (text->len <= 6 || ngx_strncmp(text->data, "$http_", 6) != 0) {
+    if (text->len <= 6
+        || ngx_strncasecmp(text->data, (u_char *) "$http_", 6) != 0)
+    {
         return NGX_DECLINED;
     }
 
@@ -158,9 +160,10 @@ ngx_http_idem_value_header(ngx_conf_t *cf, ngx_str_t *text, ngx_str_t *header)
 ngx_int_t
 ngx_http_idem_values_init(ngx_conf_t *cf)
 {
-    ngx_uint_t                   i;
-    ngx_http_idem_loc_conf_t   **conf;
-    ngx_http_idem_main_conf_t   *mcf;
+    ngx_uint_t                    i, k;
+    ngx_http_idem_loc_conf_t    **conf;
+    ngx_http_idem_main_conf_t    *mcf;
+    ngx_http_idem_key_source_t   *source;
 
     static ngx_str_t  request_id = ngx_string("request_id");
     static ngx_str_t  request_body = ngx_string("request_body");
@@ -185,6 +188,15 @@ ngx_http_idem_values_init(ngx_conf_t *cf)
             || ngx_http_idem_value_resolve(cf, conf[i]->actor) != NGX_OK)
         {
             return NGX_ERROR;
+        }
+
+        source = conf[i]->keys ? conf[i]->keys->elts : NULL;
+
+        for (k = 0; source && k < conf[i]->keys->nelts; k++) {
+            if (ngx_http_idem_values_resolve(cf, source[k].headers) != NGX_OK)
+            {
+                return NGX_ERROR;
+            }
         }
     }
 

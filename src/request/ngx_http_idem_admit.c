@@ -24,6 +24,8 @@ static ngx_int_t ngx_http_idem_bypassed(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t body);
 static ngx_int_t ngx_http_idem_key(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t body);
+static ngx_uint_t ngx_http_idem_key_repeated(ngx_http_request_t *r,
+    ngx_array_t *headers);
 static ngx_int_t ngx_http_idem_key_value(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_value_t *value, ngx_uint_t body);
 static ngx_int_t ngx_http_idem_no_key(ngx_http_request_t *r,
@@ -215,13 +217,13 @@ ngx_http_idem_key(ngx_http_request_t *r,
 
         if (value->header.len) {
             h = ngx_http_idem_request_header(r, &value->header, &n);
-
-            if (n > 1) {
-                return ngx_http_idem_key_invalid(ctx,
-                                                 "was sent more than once");
-            }
-
             empty |= n;
+        }
+
+        if ((value->header.len && n > 1)
+            || ngx_http_idem_key_repeated(r, source[i].headers))
+        {
+            return ngx_http_idem_key_invalid(ctx, "was sent more than once");
         }
 
         if (value->kind == NGX_HTTP_IDEM_VALUE_HEADER) {
@@ -250,6 +252,35 @@ ngx_http_idem_key(ngx_http_request_t *r,
     }
 
     return ngx_http_idem_no_key(r, ctx, body);
+}
+
+
+/* whether one of the headers that a value is joined from was sent twice */
+
+static ngx_uint_t
+ngx_http_idem_key_repeated(ngx_http_request_t *r, ngx_array_t *headers)
+{
+    ngx_uint_t              i, n;
+    ngx_http_idem_value_t  *header;
+
+    if (headers == NULL) {
+        return 0;
+    }
+
+    header = headers->elts;
+
+    for (i = 0; i < headers->nelts; i++) {
+
+        if (header[i].header.len) {
+            (void) ngx_http_idem_request_header(r, &header[i].header, &n);
+
+            if (n > 1) {
+                return 1;
+            }
+        }
+    }
+
+    return 0;
 }
 
 

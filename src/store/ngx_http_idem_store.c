@@ -209,6 +209,7 @@ ngx_http_idem_store_submit(ngx_http_idem_op_t *op)
     op->error = NULL;
     op->turned_away = 0;
     op->bad_record = 0;
+    op->denied = 0;
     op->running = 0;
     op->kept = 0;
     op->unacknowledged = 0;

@@ -326,6 +326,8 @@ struct ngx_http_idem_op_s {
                                                    breaker */
     unsigned                 bad_record:1;        /* error: the store works,
                                                      but not for this record */
+    unsigned                 denied:1;          /* error: the store's user
+                                                   lacks a right */
     unsigned                 running:1;         /* lost: to a holder that
                                                    still runs and may release
                                                    the record */

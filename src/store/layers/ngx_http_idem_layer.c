@@ -172,6 +172,7 @@ ngx_http_idem_layer_end(ngx_http_idem_op_t *child)
 
     op->turned_away = child->turned_away;
     op->bad_record = child->bad_record;
+    op->denied = child->denied;
     op->running = child->running;
     op->kept = child->kept;
     op->unacknowledged = child->unacknowledged;

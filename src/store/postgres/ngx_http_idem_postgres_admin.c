@@ -71,8 +71,7 @@ ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call)
     op->error = NULL;
 
     op->result = op->kind == NGX_HTTP_IDEM_OP_LIST ? NGX_HTTP_IDEM_OK
-                 : rows == 0 && !(op->listed_state && call->tries > 1)
-                       ? NGX_HTTP_IDEM_GONE
+                 : rows == 0 ? NGX_HTTP_IDEM_GONE
                  : op->kind == NGX_HTTP_IDEM_OP_GET ? NGX_HTTP_IDEM_FOUND
                  : NGX_HTTP_IDEM_OK;
 

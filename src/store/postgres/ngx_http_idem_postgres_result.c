@@ -444,8 +444,14 @@ ngx_http_idem_pg_refused(ngx_http_idem_op_t *op, const char *state)
 
         /* the store works, but the user lacks permission: no outage */
 
+        op->denied = 1;
         op->bad_record = (op->kind == NGX_HTTP_IDEM_OP_GET);
-        return "the user may not do that: ";
+
+        return (op->kind == NGX_HTTP_IDEM_OP_REMOVE
+                || op->kind == NGX_HTTP_IDEM_OP_LIST
+                || op->kind == NGX_HTTP_IDEM_OP_EVENTS)
+               ? "the user may not do that, grant it idempotency_admin: "
+               : "the user may not do that: ";
     }
 
     if (ngx_strcmp(state, "42883") == 0 && ngx_http_idem_op_is_admin(op)) {

@@ -584,6 +584,12 @@ ngx_http_idem_redis_refused(ngx_http_idem_op_t *op, redisReply *reply)
 
     op->result = NGX_HTTP_IDEM_ERROR;
 
+    /* the last two: of a command that a script calls, Redis 7 and 6 */
+
+    op->denied = ngx_redis_error_is(reply, "NOPERM")
+                 || ngx_redis_error_is(reply, "ACL failure in script")
+                 || ngx_redis_error_is(reply, "The user executing the script");
+
     /* a watch has no pool; its error is used before "text" can change */
 
     p = op->pool ? ngx_pnalloc(op->pool, sizeof(text)) : NULL;
@@ -604,8 +610,13 @@ ngx_http_idem_redis_refused(ngx_http_idem_op_t *op, redisReply *reply)
         : ngx_redis_error_is(reply, "NOAUTH")
           || ngx_redis_error_is(reply, "unauthenticated")
             ? "the server wants a password: "
-        : ngx_redis_error_is(reply, "NOPERM")
-            ? "the user may not do that: "
+        : op->denied
+            ? (op->kind == NGX_HTTP_IDEM_OP_EVENTS
+               ? "the user may not do that, give it +xrange +xdel: "
+               : ngx_http_idem_op_is_admin(op)
+                 && op->kind != NGX_HTTP_IDEM_OP_LOG
+               ? "the user may not do that, give it +scan +strlen: "
+               : "the user may not do that: ")
         : ngx_http_idem_redis_conf(op)->client.cluster == 0
           && (ngx_strncmp(reply->str, "MOVED ", 6) == 0
               || ngx_strncmp(reply->str, "ASK ", 4) == 0)
