@@ -334,3 +334,49 @@ my $again = send_post('/hold?op=b', 'body', { 'Idempotency-Key' => $key{b} });
 is(app_wait_parked('b'), 1, 'runs again, as it was told to');
 app_release('b');
 is($again->read_response->body, "run 2\n", 'and is answered');
+
+
+
+=== TEST 9: PostgreSQL: a commit is under way while the record is deleted
+--- store: postgres
+--- http_config
+    idempotency_store shared postgres {
+        server        127.0.0.1:$TEST_NGINX_OWN_PORT;
+        timeout       20s;
+        lock_timeout  20s;
+    }
+    idempotency_store looked postgres {
+        server        127.0.0.1:$TEST_NGINX_OWN_PORT;
+        timeout       20s;
+        lock_timeout  20s;
+        purge         off;
+        wake          poll;
+    }
+--- config eval: $::api
+--- client
+my $key = new_key();
+my $c = send_post('/hold?op=a', 'body', { 'Idempotency-Key' => $key });
+app_wait_parked('a');
+
+my $waiting = sub {
+    my $n = shift;
+
+    return wait_for(sub { $::store->sql('SELECT count(*) FROM pg_stat_activity '
+                        . "WHERE wait_event_type = 'Lock'") >= $n }, 5);
+};
+
+my $held = $::store->hold('SELECT FROM idempotency.idempotency_keys '
+                          . 'FOR UPDATE', 3);
+
+app_release('a');
+ok($waiting->(1), 'the commit waits for the row');
+
+my $admin = send_request('DELETE', '/ops/records/looked?state=in_progress', '',
+                         {});
+ok($waiting->(2), 'the deletion waits behind it');
+waitpid $held, 0;
+
+is($c->read_response(15)->body, "run 1\n", 'committed');
+is($admin->read_response(15)->json->{deleted}, 0, 'not the one that was listed');
+is(post('/hold?op=a', $key)->header('X-Status'), 'REPLAYED', 'replayed');
+is(app_count('a'), 1, 'ran once');

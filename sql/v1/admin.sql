@@ -151,6 +151,30 @@ BEGIN
 END $$;
 
 
+-- The same for a record that was listed, only if its state and the time of its
+-- claim are still those (p_state 0: in any case).  The row is locked first: a
+-- commit that holds it may be under way, and its record is to stay.
+
+CREATE OR REPLACE FUNCTION idempotency_delete_listed(
+    p_id bytea, p_state smallint, p_time bigint)
+RETURNS TABLE (o_id bytea, o_state smallint, o_reason smallint,
+    o_left bigint, o_status smallint, o_size integer, o_hold smallint,
+    o_claim bytea, o_details bytea)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+BEGIN
+    PERFORM FROM idempotency_keys k WHERE k.id = p_id FOR UPDATE;
+
+    IF p_state = 0
+       OR EXISTS (SELECT FROM idempotency_entry(p_id) e
+                   WHERE e.o_state = p_state
+                         AND substr(e.o_claim, 6, 8) = int8send(p_time))
+    THEN
+        RETURN QUERY SELECT * FROM idempotency_delete(p_id);
+    END IF;
+END $$;
+
+
 CREATE OR REPLACE FUNCTION idempotency_remove(p_id bytea) RETURNS boolean
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path FROM CURRENT AS $$

@@ -36,6 +36,7 @@ GRANT EXECUTE ON FUNCTION
     idempotency_get(bytea),
     idempotency_entries(bytea, integer),
     idempotency_delete(bytea),
+    idempotency_delete_listed(bytea, smallint, bigint),
     idempotency_remove(bytea),
     idempotency_trail(bigint, bigint, bigint, text, text, text, integer,
                       boolean),

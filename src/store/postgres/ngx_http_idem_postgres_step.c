@@ -64,12 +64,7 @@ static const char  *ngx_http_idem_pg_texts[NGX_HTTP_IDEM_PG_STEP_N] = {
 
     "SELECT * FROM %V.idempotency_entry($1::bytea)",
 
-    /* only if it is as it was listed: state, and time of its claim */
-
-    "SELECT d.* FROM (SELECT $1::bytea AS id WHERE $2::int2 = 0 OR EXISTS "
-    "(SELECT FROM %V.idempotency_entry($1::bytea) e WHERE e.o_state = $2::int2 "
-    "AND substr(e.o_claim, 6, 8) = int8send($3::int8))) x, "
-    "LATERAL %V.idempotency_delete(x.id) d",
+    "SELECT * FROM %V.idempotency_delete_listed($1::bytea,$2::int2,$3::int8)",
 
     /* the first slice also returns the size of the table */
 
