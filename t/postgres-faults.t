@@ -374,7 +374,7 @@ my $key = main::key();
 my $c = send_post('/hold?op=a', 'x', $key);
 app_wait_parked('a');
 my $pid = $::pg->hold('SELECT 1 FROM idempotency.idempotency_keys '
-                          . 'FOR UPDATE', 4);
+                      . 'FOR UPDATE', 4);
 
 my @keys = map { main::key() } 1 .. 10;
 my $locked = send_post('/hold?op=a', 'x', $key);
@@ -402,7 +402,7 @@ my $key = main::key();
 my $c = send_post('/hold?op=a', 'x', $key);
 app_wait_parked('a');
 my $pid = $::pg->hold('SELECT 1 FROM idempotency.idempotency_keys '
-                          . 'FOR UPDATE', 3);
+                      . 'FOR UPDATE', 3);
 app_release('a');
 is($c->read_response->body, "run 1\n", 'ran');
 error_log_like(qr/commit in store "own" failed: the record is locked.*kept here/,
