@@ -934,7 +934,9 @@ arguments, then with those of the original.
     idempotency_identity     $host;
 
     location /open/ {
-        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT/ok;
+        set_real_ip_from  127.0.0.1;
+        real_ip_header    X-Client;
+        proxy_pass        http://127.0.0.1:$TEST_NGINX_APP_PORT/ok;
     }
 
     location /closed/ {
@@ -966,8 +968,15 @@ my ($there, $here) = ('/closed/x?op=run&secret', '/open/?op=run&mine');
 my $headers = sub {
     my %how = (own => 'ok', original => 'ok', @_);
     return { 'idempotency-key' => $key, 'x-own' => $how{own},
-             'x-original' => $how{original} };
+             'x-original' => $how{original}, 'x-client' => '10.0.0.7' };
 };
+
+# how many requests that their clients gave up are logged as they came
+my $left = sub {
+    my $n = () = access_log() =~ m{^10\.0\.0\.7 .*"POST \Q$here\E .*" 499 }mg;
+    return $n;
+};
+my $all = 0;
 
 my $replays = sub {
     my ($what, $r) = @_;
@@ -1001,6 +1010,8 @@ for my $at (qw(own original)) {
     $c = $held->();
     $c->abort;
     ok(app_wait_closed('check', $closed + 1), "$at: ends with its client");
+    $all++;
+    ok(wait_for(sub { $left->() == $all }, 5), "$at: and is logged as it came");
     $replays->("$at: a client that left", $again->());
 
     my $h2 = h2_connect();
@@ -1009,6 +1020,8 @@ for my $at (qw(own original)) {
     $h2->rst($stream);
     is($h2->ping, 1, "$at: a stream is reset");
     ok(app_wait_closed('check', $closed + 2), "$at: and ends");
+    $all++;
+    ok(wait_for(sub { $left->() == $all }, 5), "$at: logged as it came, too");
     $replays->("$at: a stream that was reset", $again->());
 
     $c = $held->();

@@ -116,29 +116,6 @@ sub until_answered
     return $r;
 }
 
-# a psql that holds a lock for a while; returns once it has it
-
-sub hold_lock
-{
-    my ($sql, $seconds) = @_;
-
-    my $pid = fork;
-    die "fork: $!\n" if !defined $pid;
-
-    if ($pid == 0) {
-        $pg->psql(user => 'postgres',
-                  sql => "BEGIN; $sql; SELECT pg_sleep($seconds)");
-        POSIX::_exit(0);
-    }
-
-    wait_for(sub { $pg->sql("SELECT count(*) FROM pg_stat_activity WHERE "
-                            . "query ~ 'pg_slee[p]' AND state = 'active' "
-                            . "AND wait_event = 'PgSleep'") }, 10)
-        or die "no lock\n";
-
-    return $pid;
-}
-
 run_tests();
 
 __DATA__
@@ -396,8 +373,8 @@ The others of its lot are asked again, each by itself.
 my $key = main::key();
 my $c = send_post('/hold?op=a', 'x', $key);
 app_wait_parked('a');
-my $pid = main::hold_lock('SELECT 1 FROM idempotency.idempotency_keys '
-                          . 'FOR UPDATE', 4);
+my $pid = $::pg->hold('SELECT 1 FROM idempotency.idempotency_keys '
+                      . 'FOR UPDATE', 4);
 
 my @keys = map { main::key() } 1 .. 10;
 my $locked = send_post('/hold?op=a', 'x', $key);
@@ -424,8 +401,8 @@ is(app_count('a'), 1, 'ran once');
 my $key = main::key();
 my $c = send_post('/hold?op=a', 'x', $key);
 app_wait_parked('a');
-my $pid = main::hold_lock('SELECT 1 FROM idempotency.idempotency_keys '
-                          . 'FOR UPDATE', 3);
+my $pid = $::pg->hold('SELECT 1 FROM idempotency.idempotency_keys '
+                      . 'FOR UPDATE', 3);
 app_release('a');
 is($c->read_response->body, "run 1\n", 'ran');
 error_log_like(qr/commit in store "own" failed: the record is locked.*kept here/,

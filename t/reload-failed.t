@@ -158,3 +158,35 @@ refused_reload(sub { $_ = $text });
 kill_worker();
 
 is(post('/ok?op=a', 'a')->body, "run $_\n", 'runs, and again') for 2, 3;
+
+
+
+=== TEST 5: Lua's directives, once the module is no longer loaded
+--- modules: lua
+--- provokes: unknown directive "no_such_directive"
+--- config
+    location / {
+        idempotency          $TEST_STORE;
+        access_by_lua_block  { ngx.header["X-Checked"] = "yes" }
+        proxy_pass           http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $text;
+
+edit_config(sub { $text = $_; s/(access_by_lua)/no_such_directive on; $1/ });
+ok(!nginx_reload(), 'a reload is refused within the http block');
+
+edit_config(sub {
+    $_ = $text;
+    s/^\s*load_module[^;]*idempotency[^;]*;//mg;
+    s/^\s*idempotency(?:_store)?\s[^;{]*(?:;|\{[^}]*\})//mg;
+});
+
+for my $n (1, 2) {
+    ok(nginx_reload(), "reload $n without the module");
+    is(post('/ok?op=a', 'a')->header('X-Checked'), 'yes', 'Lua checks');
+}
+
+edit_config(sub { $_ = $text });
+ok(nginx_reload(), 'a reload with the module');
+is(post('/ok?op=b', 'b')->body, "run 1\n", 'covered') for 1, 2;

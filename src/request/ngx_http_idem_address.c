@@ -12,7 +12,8 @@
  * in.  The server or the location of the original may trust another header, or
  * none, and may check the address.  So the connection gets its own address back
  * before a retry begins anew there, realip of that server replaces it, and the
- * retry gets the address that it came with back once it was checked or refused.
+ * retry gets the address that it came with back once it was checked or refused,
+ * or ends.
  *
  * realip keeps the address of the connection as its context and as the data of
  * a clean-up, whose handler puts the address back.  A redirect clears the
@@ -172,7 +173,12 @@ ngx_http_idem_address_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_DECLINED;
     }
 
-    return ngx_http_idem_address_redo(r, mcf);
+    if (ngx_http_idem_address_redo(r, mcf) != NGX_OK) {
+        ngx_http_idem_address_own(r, ctx);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
 }
 
 

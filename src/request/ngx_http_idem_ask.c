@@ -139,6 +139,15 @@ ngx_http_idem_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_str_t   uri, args;
     ngx_uint_t  same_path, same_args;
 
+    ngx_str_null(&uri);
+    ngx_str_null(&args);
+
+    if (!ctx->repeat.asking
+        && ngx_http_idem_parse_uri(r, &uri, &args) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
     rc = ngx_http_idem_address_ask(r, ctx);
 
     if (rc != NGX_OK) {
@@ -153,10 +162,6 @@ ngx_http_idem_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         ctx->repeat.args = step->args;
 
     } else {
-        if (ngx_http_idem_parse_uri(r, &uri, &args) != NGX_OK) {
-            return NGX_ERROR;
-        }
-
         same_path = ngx_http_idem_same_text(&uri, &step->target);
         same_args = ngx_http_idem_same_text(&args, &step->args);
 
@@ -321,7 +326,10 @@ ngx_http_idem_ask_redirected(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* the retry was checked: "add_header" must not tell it other arguments */
+/*
+ * The retry was checked, or ends before that: neither "add_header" nor the log
+ * may have the request line of its original.
+ */
 
 void
 ngx_http_idem_ask_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)

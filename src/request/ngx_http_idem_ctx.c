@@ -511,6 +511,11 @@ ngx_http_idem_ctx_cleanup(void *data)
 
         break;
 
+    case NGX_HTTP_IDEM_REPEAT:
+        /* the log has what was requested, and by whom */
+        ngx_http_idem_ask_end(ctx->request, ctx);
+        break;
+
     default:
         /* during a commit r->blocked keeps the request alive */
         break;

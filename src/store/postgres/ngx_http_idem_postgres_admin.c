@@ -70,6 +70,8 @@ ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call)
 
     op->error = NULL;
 
+    /* a removal that was resent may find what its first copy has left */
+
     op->result = op->kind == NGX_HTTP_IDEM_OP_LIST ? NGX_HTTP_IDEM_OK
                  : rows == 0 ? NGX_HTTP_IDEM_GONE
                  : op->kind == NGX_HTTP_IDEM_OP_GET ? NGX_HTTP_IDEM_FOUND

@@ -307,6 +307,31 @@ sub sql
 }
 
 
+# runs a statement in a transaction that stays open for some seconds, and so
+# keeps its locks; returns the pid to wait for, once it has them
+
+sub hold
+{
+    my ($self, $sql, $seconds) = @_;
+
+    my $pid = fork;
+    die "fork: $!\n" if !defined $pid;
+
+    if ($pid == 0) {
+        $self->psql(user => 'postgres',
+                    sql => "BEGIN; $sql; SELECT pg_sleep($seconds)");
+        POSIX::_exit(0);
+    }
+
+    IdempotencyTest::Process::wait_for(sub {
+        $self->sql("SELECT count(*) FROM pg_stat_activity WHERE query ~ "
+                   . "'pg_slee[p]' AND wait_event = 'PgSleep'");
+    }, 10) or die "no lock\n";
+
+    return $pid;
+}
+
+
 # an array of pids that run the script of pgbench at once; -> wait_bench
 
 sub pgbench
