@@ -357,6 +357,11 @@ is(app_count('a'), 1, 'ran once');
         post_action  /after;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
+    location /limited/ {
+        limit_rate   2k;
+        post_action  /after;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
     location /after {
         idempotency  off;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT/ok?op=after;
@@ -398,3 +403,12 @@ $::proxy->tell('pass');
 
 is($h2->response($ids[0])->status, 200, 'it came then');
 is(app_wait('after', 4), 4, 'actions of both');
+
+# a stream of which a part is still to be sent, but not yet
+
+my ($c) = end_unheard('/limited/size?type=text/event-stream&n=5000&hold=body&',
+                      'c');
+ok(!$c->read_response(2), 'a stream is not through before the store has it');
+$::proxy->tell('pass');
+is(length $c->read_response->body, 5000, 'all of it came');
+is(app_wait('after', 5), 5, 'and its action');

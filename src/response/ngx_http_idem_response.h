@@ -129,8 +129,6 @@ typedef struct {
     ngx_int_t                  instead;         /* status of the response
                                                    that a filter sends in
                                                    its place                */
-    unsigned                   delayed:1;       /* the connection, while the
-                                                   store is waited for      */
 } ngx_http_idem_capture_t;
 
 
