@@ -440,3 +440,63 @@ ok($h2->ping, 'the connection lives');
 is(app_count('a'), 0, 'nothing ran');
 --- no_error_log
 [alert]
+
+
+
+=== TEST 7: a refusal does not follow an answer that the body has got
+--- h2
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_required  on;
+    lingering_timeout     300ms;
+    location / {
+        post_action  /after;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /late/ {
+        client_body_timeout  100ms;
+        post_action          /after;
+        proxy_pass           http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /large/ {
+        client_max_body_size  10k;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /after {
+        idempotency  off;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT/slow?ms=600&op=after;
+    }
+--- client
+# clients that leave, and one that is too slow
+
+my @clients;
+
+for my $how (qw(rst abort reset late)) {
+    my $h2 = h2_connect();
+    my $id = $h2->request('POST', $how eq 'late' ? '/late/ok?op=a' : '/ok?op=a',
+                          undef, {}, more => 1);
+    $h2->data($id, 'x', 0);
+    $h2->ping;
+    $how eq 'rst' ? $h2->rst($id) : $how eq 'late' ? push @clients, $h2
+                                                   : $h2->$how;
+}
+
+# a client that does not take the 413: its window is closed
+
+my $h2 = h2_connect();
+my $window = sub { pack('CnCCN', 0, 6, 4, 0, 0) . pack 'nN', 4, $_[0] };
+
+$h2->{c}->send_part($window->(0));
+my $id = $h2->request('POST', '/large/ok?op=a', undef, {}, more => 1);
+$h2->data($id, 'x' x 20_000, 0);
+
+sleep 1;
+
+$h2->{c}->send_part($window->(100_000));
+is($h2->response($id)->status, 413, 'too large');
+ok($h2->ping, 'the connection lives');
+
+is(app_count('a'), 0, 'nothing ran');
+is(app_count('after'), 0, 'no action for who is refused');
+--- no_error_log
+[alert]

@@ -340,3 +340,75 @@ is($c->read_response->body, "run 1\n", 'the old worker answers');
 ok(wait_for(sub { http_post('/twice/ok?op=a', 'x', \%key)->body eq "run 1\n" }),
    'the key of the client that left has a response');
 is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 10: send_timeout is not for the store
+--- store: redis postgres
+--- h2
+--- http_config eval: $::stores
+--- config
+    idempotency   shared;
+    send_timeout  200ms;
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /action/ {
+        post_action  /after;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /limited/ {
+        limit_rate   2k;
+        post_action  /after;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /after {
+        idempotency  off;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT/ok?op=after;
+    }
+--- client
+# commits to PostgreSQL have a connection of their own
+
+http_post('/ok?op=first', 'x', { 'Idempotency-Key' => new_key() });
+
+for my $uri ('/hold?', '/hold?status=503&', '/hold?type=text/event-stream&',
+             '/action/hold?', '/action/hold?status=503&')
+{
+    my ($c) = end_unheard($uri, "op$uri" =~ s/\W//gr);
+
+    ok(!$c->read_response(0.6), "$uri: no answer before the store has it");
+    $::proxy->tell('pass');
+
+    my $answer = $c->read_response;
+    is($answer->status, $uri =~ /503/ ? 503 : 200, "$uri: it came then");
+    is($answer->body, "run 1\n", "$uri: all of it");
+}
+
+is(app_wait('after', 2), 2, 'actions of those that ran');
+
+# over HTTP/2, and a client that leaves
+
+my $h2 = h2_connect();
+my @ids = map { $h2->request('POST', "/action/hold?op=b", $_,
+                             [ 'idempotency-key' => new_key() ]) } 1 .. 2;
+
+app_wait_parked('b', 2);
+$::proxy->tell('deaf');
+app_release('b', 2);
+
+is($h2->response($ids[0], 0.6), undef, 'no answer on a stream');
+$h2->rst($ids[1]);
+$h2->ping;
+$::proxy->tell('pass');
+
+is($h2->response($ids[0])->status, 200, 'it came then');
+is(app_wait('after', 4), 4, 'actions of both');
+
+# a stream of which a part is still to be sent, but not yet
+
+my ($c) = end_unheard('/limited/size?type=text/event-stream&n=5000&hold=body&',
+                      'c');
+ok(!$c->read_response(2), 'a stream is not through before the store has it');
+$::proxy->tell('pass');
+is(length $c->read_response->body, 5000, 'all of it came');
+is(app_wait('after', 5), 5, 'and its action');

@@ -64,11 +64,27 @@ ngx_http_idem_commit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-/* keeps the request alive until the commit is done, even without a client */
+/*
+ * Keeps the request alive until the commit is done, even without a client.
+ * send_timeout does not end it meanwhile: the client is not the one that is
+ * waited for.  nginx sets no such timer for a connection that is "delayed".
+ * The timer of limit_rate goes as well, since nginx would set send_timeout
+ * after it; the next output makes a new one.
+ */
 
 void
 ngx_http_idem_commit_block(ngx_http_request_t *r)
 {
+    ngx_event_t  *wev;
+
+    wev = r->connection->write;
+
+    if (wev->timer_set) {
+        ngx_del_timer(wev);
+    }
+
+    wev->delayed = 1;
+
     r->buffered |= NGX_HTTP_IDEM_BUFFERED;
 
     r->main->blocked++;
@@ -86,6 +102,8 @@ ngx_http_idem_commit_block(ngx_http_request_t *r)
 void
 ngx_http_idem_commit_unblock(ngx_http_request_t *r)
 {
+    r->connection->write->delayed = 0;
+
     r->buffered &= ~NGX_HTTP_IDEM_BUFFERED;
 
     r->main->blocked--;

@@ -11,7 +11,8 @@
  * some clients (curl 7.88) drop the response then.  So the body is read first,
  * as if the request ran, and the refusal follows.  Over HTTP/1 nginx itself
  * reads the rest, after the response.  A body that takes longer
- * than lingering_timeout is not waited for.
+ * than lingering_timeout is not waited for.  If the client leaves meanwhile,
+ * or its body is too large, nginx ends the request, and no refusal follows.
  *
  * Called when a key is missing or malformed, after all access checks.
  */
@@ -84,6 +85,10 @@ ngx_http_idem_drain(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ctx->answer.drain = timer;
 
+    /* it would run for a client that leaves, with the timer set */
+
+    ngx_http_idem_no_post_action(r);
+
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
     ngx_add_timer(timer, clcf->lingering_timeout);
@@ -133,6 +138,11 @@ ngx_http_idem_drain_timeout(ngx_event_t *ev)
     c = r->connection;
 
     ngx_http_set_log_request(c->log, r);
+
+    if (r->stream->skip_data) {
+        /* the body could not be read, and the request has its answer */
+        return;
+    }
 
     if (c->read->timer_set) {
         ngx_del_timer(c->read);

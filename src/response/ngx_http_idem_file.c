@@ -124,21 +124,13 @@ static ngx_int_t
 ngx_http_idem_file_handler(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_int_t              rc;
-    ngx_connection_t      *c;
     ngx_http_idem_file_t  *file;
 
-    c = r->connection;
     file = ctx->capture.file;
 
     file->taken = 0;
 
     ngx_http_idem_commit_unblock(r);
-
-    /* the client is not being waited for meanwhile */
-
-    if (c->write->timer_set && !c->write->delayed) {
-        ngx_del_timer(c->write);
-    }
 
     rc = ngx_http_output_filter(r, NULL);
 
