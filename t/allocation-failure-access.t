@@ -195,6 +195,8 @@ $::works . <<'_EOC_'
     idempotency_scope        all;
     idempotency_wait         0;
     idempotency_identity     off;
+    set_real_ip_from         127.0.0.1;
+    real_ip_header           X-Client;
 
     location /open/ {
         error_page  500 = @broken;
@@ -208,6 +210,14 @@ $::works . <<'_EOC_'
 
     location = /500.html {
         internal;
+    }
+
+    # checked by its address
+
+    location /behind/ {
+        allow       10.0.0.1;
+        deny        all;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
 
     # checked by what it asks for
@@ -272,3 +282,6 @@ main::ways('a redirect that tells', '/login/secret/ok?op=OP',
            to => '/static/ok?op=OP', refused => [409], replay_only => 1);
 main::ways('another server', '/login/secret/ok?op=OP',
            to => '/ok?op=OP', again => { Host => 'other' }, refused => [409]);
+main::ways('an address', '/behind/ok?op=OP', to => '/open/ok?op=OP',
+           first => { 'X-Client' => '10.0.0.1' },
+           out => { 'X-Client' => '10.0.0.2' }, replay_only => 1);

@@ -47,7 +47,7 @@ _EOC_
 
 our $location = <<'_EOC_';
     idempotency_lease  1s;
-    idempotency_wait   20s;
+    idempotency_wait   60s;
     location / {
         idempotency  shared fallback=ledger;
         proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
