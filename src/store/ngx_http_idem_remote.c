@@ -480,8 +480,11 @@ ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op)
 
     op->attempt++;
 
-    if (op->attempt >= NGX_HTTP_IDEM_UNDO_N
-        && remote->undos > NGX_HTTP_IDEM_UNDOS / 2)
+    /* a lock that ends with its lease gives way to those under hold */
+
+    if (remote->undos > NGX_HTTP_IDEM_UNDOS / 2
+        && (op->attempt >= NGX_HTTP_IDEM_UNDO_N
+            || (!op->hold && op->result != NGX_HTTP_IDEM_ERROR)))
     {
         return NGX_DECLINED;
     }
