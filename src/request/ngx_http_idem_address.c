@@ -158,9 +158,9 @@ ngx_http_idem_address_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     cln = ngx_http_idem_address_cleanup(r, mcf);
 
     if (cln) {
-        own = &ctx->repeat.address;
+        own = &ctx->repeat->address;
 
-        if (!ctx->repeat.asking) {
+        if (!ctx->repeat->asking) {
             own->cleanup = cln;
             own->sockaddr = c->sockaddr;
             own->socklen = c->socklen;
@@ -284,7 +284,7 @@ ngx_http_idem_address_own(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     r->ctx[mcf->realip->ctx_index] = NULL;
 
-    own = &ctx->repeat.address;
+    own = &ctx->repeat->address;
 
     if (own->cleanup == NULL) {
         return;

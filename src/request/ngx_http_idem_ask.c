@@ -142,7 +142,7 @@ ngx_http_idem_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_str_null(&uri);
     ngx_str_null(&args);
 
-    if (!ctx->repeat.asking
+    if (!ctx->repeat->asking
         && ngx_http_idem_parse_uri(r, &uri, &args) != NGX_OK)
     {
         return NGX_ERROR;
@@ -157,9 +157,9 @@ ngx_http_idem_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     same_path = 0;
     same_args = 0;
 
-    if (ctx->repeat.asking) {
-        ctx->repeat.again = 0;
-        ctx->repeat.args = step->args;
+    if (ctx->repeat->asking) {
+        ctx->repeat->again = 0;
+        ctx->repeat->args = step->args;
 
     } else {
         same_path = ngx_http_idem_same_text(&uri, &step->target);
@@ -167,20 +167,20 @@ ngx_http_idem_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
         ngx_http_idem_ask_save(r, ctx);
 
-        ctx->repeat.differs = !same_path || !same_args
-                              || !ngx_http_idem_same_method_host(r, step);
-        ctx->repeat.again = !same_path && !same_args;
-        ctx->repeat.args = ctx->repeat.again ? args : step->args;
-        ctx->repeat.asking = 1;
+        ctx->repeat->differs = !same_path || !same_args
+                               || !ngx_http_idem_same_method_host(r, step);
+        ctx->repeat->again = !same_path && !same_args;
+        ctx->repeat->args = ctx->repeat->again ? args : step->args;
+        ctx->repeat->asking = 1;
     }
 
-    ctx->repeat.entered = 0;
+    ctx->repeat->entered = 0;
 
     r->error_page = 0;
     r->err_status = 0;
 
     if (!(same_path && same_args)
-        && ngx_http_idem_ask_uri(r, &step->target, &ctx->repeat.args)
+        && ngx_http_idem_ask_uri(r, &step->target, &ctx->repeat->args)
            != NGX_OK)
     {
         return NGX_ERROR;
@@ -197,7 +197,7 @@ ngx_http_idem_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     ngx_http_idem_ask_forget(r);
 
-    if (!ctx->repeat.differs) {
+    if (!ctx->repeat->differs) {
         return NGX_OK;
     }
 
@@ -214,7 +214,7 @@ ngx_http_idem_ask_save(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_idem_asked_t  *own;
 
-    own = &ctx->repeat.own;
+    own = &ctx->repeat->own;
 
     own->request_line = r->request_line;
     own->request_uri = r->unparsed_uri;
@@ -302,15 +302,15 @@ ngx_http_idem_ask_redirected(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_core_loc_conf_t  *clcf;
 
-    if (!ctx->repeat.asking) {
+    if (!ctx->repeat->asking) {
         return;
     }
 
-    if (!ctx->repeat.entered) {
+    if (!ctx->repeat->entered) {
 
         /* checks that spare internal redirects must not spare this one */
 
-        ctx->repeat.entered = 1;
+        ctx->repeat->entered = 1;
         r->internal = 0;
         ngx_http_idem_address_entered(r);
         return;
@@ -334,7 +334,7 @@ ngx_http_idem_ask_redirected(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 void
 ngx_http_idem_ask_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    if (ctx->repeat.asking) {
+    if (ctx->repeat->asking) {
         ngx_http_idem_ask_own(r, ctx, 1);
     }
 }
@@ -346,7 +346,7 @@ ngx_http_idem_ask_own(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 {
     ngx_http_idem_asked_t  *own;
 
-    own = &ctx->repeat.own;
+    own = &ctx->repeat->own;
 
     r->request_line = own->request_line;
     r->unparsed_uri = own->request_uri;
@@ -361,7 +361,7 @@ ngx_http_idem_ask_own(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     /* an error page by URI is asked for by GET */
 
-    if (r->method_name.data == ctx->repeat.errors.method_name) {
+    if (r->method_name.data == ctx->repeat->errors.method_name) {
         r->method = own->method;
         r->method_name = own->method_name;
     }
@@ -369,8 +369,8 @@ ngx_http_idem_ask_own(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_address_own(r, ctx);
     ngx_http_idem_ask_forget(r);
 
-    ctx->repeat.asking = 0;
-    ctx->repeat.differs = 0;
+    ctx->repeat->asking = 0;
+    ctx->repeat->differs = 0;
 }
 
 
@@ -381,11 +381,11 @@ ngx_http_idem_ask_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_uint_t  differs;
 
-    if (!ctx->repeat.asking) {
+    if (!ctx->repeat->asking) {
         return NGX_OK;
     }
 
-    differs = ctx->repeat.differs;
+    differs = ctx->repeat->differs;
 
     ngx_http_idem_ask_own(r, ctx, 1);
 

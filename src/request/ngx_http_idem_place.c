@@ -264,9 +264,9 @@ ngx_http_idem_is_hidden(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         return 1;
     }
 
-    step = ctx->repeat.steps->elts;
+    step = ctx->repeat->steps->elts;
 
-    return ctx->repeat.steps->nelts != 1
+    return ctx->repeat->steps->nelts != 1
            || !step->begin
            || !ngx_http_idem_same_place(r, step)
            || ngx_http_idem_other_server(r, step->server);

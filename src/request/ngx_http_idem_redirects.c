@@ -70,11 +70,15 @@ ngx_http_idem_redirect_save(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_core_loc_conf_t  *clcf;
     ngx_http_idem_redirect_t  *redirect;
 
-    if (ctx->work.redirect.target.len) {
+    if (ctx->work.redirect) {
         return NGX_OK;
     }
 
-    redirect = &ctx->work.redirect;
+    redirect = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_redirect_t));
+    if (redirect == NULL) {
+        return NGX_ERROR;
+    }
+
     redirect->get = (r->method_name.data == ngx_http_core_get_method.data);
 
     ngx_http_idem_errors_save(r, &redirect->errors);
@@ -87,7 +91,7 @@ ngx_http_idem_redirect_save(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                         && clcf->name.data[0] == '@'))
     {
         redirect->target = clcf->name;
-        ngx_str_null(&redirect->args);
+        ctx->work.redirect = redirect;
         return NGX_OK;
     }
 
@@ -100,6 +104,7 @@ ngx_http_idem_redirect_save(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     redirect->target.len = r->uri.len;
+    ctx->work.redirect = redirect;
 
     return NGX_OK;
 }
@@ -196,12 +201,12 @@ ngx_http_idem_redirect_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     conf = ngx_http_get_module_loc_conf(r, ngx_http_idempotency_module);
 
-    *redirect = ctx->work.redirect;
+    *redirect = *ctx->work.redirect;
     redirect->location = clcf->name;
     redirect->place = conf->place;
     redirect->page = ngx_http_idem_by_page(r, ctx, &redirect->errors);
 
-    ngx_str_null(&ctx->work.redirect.target);
+    ctx->work.redirect = NULL;
 
     return NGX_OK;
 }
@@ -248,7 +253,7 @@ ngx_http_idem_repeat_start(ngx_http_request_t *r,
 
     ctx = cover->ctx;
 
-    if (ctx->repeat.cover || ngx_http_idem_is_dry_run(ctx)) {
+    if ((ctx->repeat && ctx->repeat->cover) || ngx_http_idem_is_dry_run(ctx)) {
         return NGX_DECLINED;
     }
 
@@ -259,9 +264,14 @@ ngx_http_idem_repeat_start(ngx_http_request_t *r,
                ? ngx_http_idem_repeat_failed(ctx) : NGX_DECLINED;
     }
 
+    if (ctx->repeat == NULL) {
+        /* no memory for it */
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REPEAT,
                         "there is a response of another location");
-    ctx->repeat.cover = cover;
+    ctx->repeat->cover = cover;
 
     switch (rc) {
 
@@ -290,7 +300,7 @@ ngx_http_idem_repeat_first(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_redirect_t  *step;
     ngx_http_idem_server_t    *server;
 
-    step = ctx->repeat.steps->elts;
+    step = ctx->repeat->steps->elts;
 
     if (!step->begin && ngx_http_idem_is_unchecked(r, ctx)) {
         return ngx_http_idem_repeat_failed(ctx);
@@ -323,7 +333,7 @@ ngx_http_idem_repeat_first(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
         /* ... and was let in */
 
-        if (++ctx->repeat.step == ctx->repeat.steps->nelts) {
+        if (++ctx->repeat->step == ctx->repeat->steps->nelts) {
             return NGX_DECLINED;
         }
     }
@@ -349,8 +359,8 @@ ngx_http_idem_repeat_redirect(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_int_t                  rc;
     ngx_http_idem_redirect_t  *step;
 
-    step = ctx->repeat.steps->elts;
-    step += ctx->repeat.step;
+    step = ctx->repeat->steps->elts;
+    step += ctx->repeat->step;
 
     rc = step->begin ? ngx_http_idem_ask(r, ctx, step) : NGX_OK;
 
@@ -367,7 +377,7 @@ ngx_http_idem_repeat_redirect(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         r->method_name = ngx_http_core_get_method;
     }
 
-    ngx_http_idem_errors_save(r, &ctx->repeat.errors);
+    ngx_http_idem_errors_save(r, &ctx->repeat->errors);
 
     /* as try_files does */
 
@@ -376,7 +386,7 @@ ngx_http_idem_repeat_redirect(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     } else {
         (void) ngx_http_internal_redirect(r, &step->target,
-                                          step->begin ? &ctx->repeat.args
+                                          step->begin ? &ctx->repeat->args
                                                       : &step->args);
     }
 
@@ -397,10 +407,10 @@ ngx_http_idem_repeat_reached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
-    step = ctx->repeat.steps->elts;
-    step += ctx->repeat.step;
+    step = ctx->repeat->steps->elts;
+    step += ctx->repeat->step;
 
-    if (ngx_http_idem_by_page(r, ctx, &ctx->repeat.errors) != step->page
+    if (ngx_http_idem_by_page(r, ctx, &ctx->repeat->errors) != step->page
         || (step->place ? !ngx_http_idem_same_place(r, step)
                         : !ngx_http_idem_same_text(&clcf->name,
                                                    &step->location)))
@@ -426,14 +436,14 @@ ngx_http_idem_repeat_reached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
                       "idempotency: a stored response was made in location "
                       "\"%V\", its retry came to \"%V\" and is refused, record "
                       "%*xs", &step->location, &clcf->name, (size_t) 8,
-                      ctx->repeat.cover->id);
+                      ctx->repeat->cover->id);
 
         return ngx_http_idem_refuse(ctx,
                                     NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);
     }
 
-    if ((step->begin && ctx->repeat.again)
-        || ++ctx->repeat.step < ctx->repeat.steps->nelts)
+    if ((step->begin && ctx->repeat->again)
+        || ++ctx->repeat->step < ctx->repeat->steps->nelts)
     {
         return ngx_http_idem_repeat_redirect(r, ctx);
     }
@@ -444,11 +454,11 @@ ngx_http_idem_repeat_reached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ngx_http_idem_ask_end(r, ctx);
 
-    if (ctx->repeat.identity.len != sizeof(who)
-        || CRYPTO_memcmp(ctx->repeat.identity.data, who, sizeof(who)) != 0)
+    if (ctx->repeat->identity.len != sizeof(who)
+        || CRYPTO_memcmp(ctx->repeat->identity.data, who, sizeof(who)) != 0)
     {
         return ngx_http_idem_repeat_failed(ctx);
     }
 
-    return ngx_http_idem_replay(r, ctx->repeat.cover);
+    return ngx_http_idem_replay(r, ctx->repeat->cover);
 }

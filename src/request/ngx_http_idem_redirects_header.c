@@ -148,7 +148,7 @@ ngx_http_idem_redirect_write(u_char *p, const char *name, ngx_str_t *s)
 
 
 /*
- * Reads the redirects of a response to ctx->repeat.  NGX_DONE if it has none,
+ * Reads the redirects of a response to ctx->repeat->  NGX_DONE if it has none,
  * NGX_DECLINED if they can't be read.
  */
 
@@ -178,11 +178,19 @@ ngx_http_idem_redirects_fields(ngx_http_request_t *r,
     ngx_str_t   field, place;
 
     ngx_str_null(&place);
-    ngx_str_null(&ctx->repeat.identity);
 
-    ctx->repeat.steps = ngx_array_create(r->pool, 1,
-                                         sizeof(ngx_http_idem_redirect_t));
-    if (ctx->repeat.steps == NULL) {
+    if (ctx->repeat == NULL) {
+        ctx->repeat = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_repeat_t));
+        if (ctx->repeat == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    ngx_str_null(&ctx->repeat->identity);
+
+    ctx->repeat->steps = ngx_array_create(r->pool, 1,
+                                          sizeof(ngx_http_idem_redirect_t));
+    if (ctx->repeat->steps == NULL) {
         return NGX_ERROR;
     }
 
@@ -204,8 +212,8 @@ ngx_http_idem_redirects_fields(ngx_http_request_t *r,
         field.len = p - field.data;
 
         if (*start == 'w') {
-            place = ctx->repeat.identity;
-            ctx->repeat.identity = field;
+            place = ctx->repeat->identity;
+            ctx->repeat->identity = field;
 
         } else {
             rc = ngx_http_idem_redirects_field(r, ctx, *start, &field);
@@ -217,7 +225,7 @@ ngx_http_idem_redirects_fields(ngx_http_request_t *r,
         p++;
     }
 
-    if (ctx->repeat.steps->nelts == 0 || ctx->repeat.identity.len == 0) {
+    if (ctx->repeat->steps->nelts == 0 || ctx->repeat->identity.len == 0) {
         return NGX_DECLINED;
     }
 
@@ -237,7 +245,7 @@ ngx_http_idem_redirects_field(ngx_http_request_t *r,
     }
 
     if (letter == 't') {
-        step = ngx_array_push(ctx->repeat.steps);
+        step = ngx_array_push(ctx->repeat->steps);
         if (step == NULL) {
             return NGX_ERROR;
         }
@@ -248,12 +256,12 @@ ngx_http_idem_redirects_field(ngx_http_request_t *r,
         return s.len ? NGX_OK : NGX_DECLINED;
     }
 
-    if (ctx->repeat.steps->nelts == 0) {
+    if (ctx->repeat->steps->nelts == 0) {
         return NGX_DECLINED;
     }
 
-    step = ctx->repeat.steps->elts;
-    step += ctx->repeat.steps->nelts - 1;
+    step = ctx->repeat->steps->elts;
+    step += ctx->repeat->steps->nelts - 1;
 
     switch (letter) {
 
@@ -294,7 +302,7 @@ ngx_http_idem_redirects_place(ngx_http_request_t *r,
         return NGX_DECLINED;
     }
 
-    step = ctx->repeat.steps->elts;
+    step = ctx->repeat->steps->elts;
     step->begin = 1;
     step->server = ngx_http_idem_place_id(place, 0);
     step->place = ngx_http_idem_place_id(place, 1);

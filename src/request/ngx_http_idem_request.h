@@ -192,7 +192,7 @@ typedef struct {
                                                    without an upstream that
                                                    redirected the request   */
     ngx_array_t               *redirects;       /* ..._redirect_t           */
-    ngx_http_idem_redirect_t   redirect;        /* the one in progress      */
+    ngx_http_idem_redirect_t  *redirect;        /* in progress; or NULL     */
 } ngx_http_idem_work_t;
 
 
@@ -282,7 +282,7 @@ struct ngx_http_idem_ctx_s {
     ngx_http_idem_claims_t     claims;          /* claim/                   */
     ngx_http_idem_wait_t       wait;
     ngx_http_idem_work_t       work;            /* request/                 */
-    ngx_http_idem_repeat_t     repeat;
+    ngx_http_idem_repeat_t    *repeat;          /* NULL: none was read      */
     ngx_http_idem_place_t      place;
     ngx_http_idem_capture_t    capture;         /* response/                */
     ngx_http_idem_stream_t     stream;

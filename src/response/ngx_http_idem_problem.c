@@ -182,7 +182,7 @@ ngx_http_idem_refuse_instead(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_clean_header(r);
 
     r->err_status = 0;
-    r->error_page = ctx->repeat.errors.error_page;
+    r->error_page = ctx->repeat->errors.error_page;
     r->header_only = 0;
 
     status = NGX_HTTP_INTERNAL_SERVER_ERROR;
