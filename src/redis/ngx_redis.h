@@ -551,6 +551,8 @@ void ngx_redis_call_cancel(ngx_redis_call_t *call);
 void ngx_redis_refuse_waiting(ngx_queue_t *calls, const char *error);
 
 void ngx_redis_call_replied(ngx_redis_call_t *call, redisReply *reply);
+void *ngx_redis_call_alloc(size_t size);
+void ngx_redis_call_discard(ngx_redis_call_t *call);
 void ngx_redis_call_free(ngx_redis_call_t *call);
 void ngx_redis_call_unsent(ngx_redis_call_t *call);
 void ngx_redis_call_to(ngx_redis_call_t *call, ngx_redis_conn_t *conn);

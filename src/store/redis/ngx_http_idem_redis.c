@@ -107,7 +107,7 @@ ngx_http_idem_redis_submit(ngx_http_idem_op_t *op)
     op->result = NGX_HTTP_IDEM_ERROR;
     op->state_data = NULL;
 
-    call = ngx_calloc(sizeof(ngx_http_idem_redis_call_t), ngx_cycle->log);
+    call = ngx_redis_call_alloc(sizeof(ngx_http_idem_redis_call_t));
     if (call == NULL) {
         op->error = "no memory for a call";
         return NGX_ERROR;
@@ -128,13 +128,13 @@ ngx_http_idem_redis_submit(ngx_http_idem_op_t *op)
     if (op->kind == NGX_HTTP_IDEM_OP_LIST
         && ngx_http_idem_redis_list_node(redis, call) != NGX_OK)
     {
-        ngx_free(call);
+        ngx_redis_call_discard(&call->call);
         return NGX_ERROR;
     }
 
     if (ngx_redis_call(&redis->client, &call->call) != NGX_OK) {
         op->error = ngx_redis_call_error(&call->call);
-        ngx_free(call);
+        ngx_redis_call_discard(&call->call);
         return NGX_ERROR;
     }
 
