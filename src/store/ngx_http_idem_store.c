@@ -205,7 +205,12 @@ ngx_http_idem_store_submit(ngx_http_idem_op_t *op)
 
     op->start = ngx_current_msec;
     op->sent_at = op->start;
-    op->clock = ngx_http_idem_metrics_clock();
+
+    if (op->store->metrics) {
+        /* a store inside a layer has none: see ngx_http_idem_op_count() */
+        op->clock = ngx_http_idem_metrics_clock();
+    }
+
     op->error = NULL;
     op->turned_away = 0;
     op->bad_record = 0;
