@@ -703,4 +703,8 @@ ngx_redis_exit(ngx_redis_t *redis)
 
     ngx_redis_close(&redis->subscriber);
     ngx_redis_nodes_exit(redis);
+
+    while (ngx_redis_nspare) {
+        ngx_free(ngx_redis_call_alloc(0));
+    }
 }
