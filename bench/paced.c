@@ -13,7 +13,7 @@
  *   paced <port> <requests a second> <seconds> <connections>
  *         fresh|replay <prefix of keys> <number of keys>
  *
- * The body is in BENCH_BODY.  Prints how many answers there were, the latency
+ * The path is in BENCH_URI, the body in BENCH_BODY.  Prints how many answers there were, the latency
  * at p50, p99 and p99.9 in microseconds, and how many of the requests were sent
  * more than a millisecond late: if that is more than a few, somebody can't keep
  * up with the rate.
@@ -50,7 +50,7 @@ typedef struct {
 static connection_t  *idle[MAX_CONNECTIONS];
 static int            idle_n;
 
-static const char    *body, *mode, *prefix;
+static const char    *uri, *body, *mode, *prefix;
 static long           keys, key_n;
 
 
@@ -94,10 +94,10 @@ send_request(double due)
     c->len = 0;
 
     n = snprintf(request, sizeof(request),
-                 "POST /orders HTTP/1.1\r\nHost: bench\r\n"
+                 "POST %s HTTP/1.1\r\nHost: bench\r\n"
                  "Content-Type: application/json\r\n"
                  "Idempotency-Key: %s-%ld\r\nContent-Length: %zu\r\n\r\n%s",
-                 prefix, key_n % keys + 1, strlen(body), body);
+                 uri, prefix, key_n % keys + 1, strlen(body), body);
     key_n++;
 
     if (write(c->fd, request, n) != n) {
@@ -158,9 +158,10 @@ main(int argc, char **argv)
     struct itimerspec   every;
     struct epoll_event  ev, events[64];
 
+    uri = getenv("BENCH_URI");
     body = getenv("BENCH_BODY");
 
-    if (argc != 8 || body == NULL) {
+    if (argc != 8 || uri == NULL || body == NULL) {
         fprintf(stderr, "paced: see the head of bench/paced.c\n");
         return 1;
     }
