@@ -410,3 +410,58 @@ figures();
 ok(wait_for(sub { defined gauge('scan_age_seconds') }, 20), 'counted');
 is_deeply([ map { $_->{record} } @{ store()->{longest_held} } ], [ $record ],
           'that one which nobody can have again');
+
+
+
+=== TEST 8: who may not list records of Redis is told no number, and refused nothing
+--- store: redis
+--- http_config
+    idempotency_store shared redis {
+        server    127.0.0.1:$TEST_NGINX_OWN_PORT;
+        prefix    "sto[re]:";
+        user      clerk;
+        password  secret;
+    }
+--- config
+    location = /stats { idempotency_stats; }
+
+    location / {
+        idempotency  shared;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+$::server->command(qw(ACL SETUSER clerk on >secret resetkeys), '~sto\\[re\\]:*',
+                   qw(&* +@all -scan -strlen));
+$::server->command(qw(ACL LOG RESET));
+$::server->command(qw(CONFIG RESETSTAT));
+
+my $scripts = sub {
+    my $calls = $::server->calls;
+    return ($calls->{eval} // 0) + ($calls->{evalsha} // 0);
+};
+
+is(http_post('/ok', 'x', { 'Idempotency-Key' => new_key() })->status, 200,
+   'ran');
+
+my $before = $scripts->();
+
+figures();
+ok(wait_for(sub { $scripts->() > $before }, 15), 'the server was asked');
+figures();
+
+SKIP: {
+    skip 'the server can not tell rights', 2
+        if $::server->command('INFO', 'server') =~ /redis_version:6/;
+
+    is($::server->command('INFO', 'errorstats') =~ s/^#.*\s*//r, '',
+       'no error in its statistics');
+    is(scalar @{ $::server->command('ACL', 'LOG') }, 0, 'nor in its log');
+}
+
+is(gauge('records', state => 'completed'), undef, 'no number');
+is(gauge('store_up'), 1, 'the store is not away');
+
+$::server->command(qw(ACL SETUSER clerk +scan +strlen));
+ok(wait_for(sub { (gauge('records', state => 'completed') // 0) == 1 }, 30),
+   'with the rights it is counted');
+is($::server->command('ACL', 'DELUSER', 'clerk'), 1, 'gone');
