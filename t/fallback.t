@@ -561,10 +561,33 @@ invalid value "fallback=default" in "idempotency" directive: a store is no fallb
 --- http_config
     idempotency_store ledger memory { zone a:1m; }
 --- config
-    location / { idempotency on fallback=ledger; }
---- must_die
+    location / {
+        idempotency  on fallback=ledger;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location = /stats { idempotency_stats json; }
+--- client
+my ($one, $other) = (key(), key());
+
+is(http_post('/ok?op=a', 'x', $one)->body, "run 1\n", 'ran');
+is(http_post('/ok?op=a', 'x', $one)->body, "run 1\n", 'replayed');
+
+my $c = send_post('/hold?op=b', 'x', $other);
+app_wait_parked('b');
+my $w = send_post('/hold?op=b', 'x', $other);
+ok(wait_for(sub { http_get('/stats')->json->{waiters} == 1 }), 'one waits');
+app_release('b');
+is($_->read_response->body, "run 1\n", 'woken') for $c, $w;
+
+my %stores = map { $_->{name} => $_ } @{ http_get('/stats')->json->{stores} };
+
+is($stores{default}{records}{completed}, 2, 'both are in the first');
+is($stores{ledger}{records}{completed}, 0, 'and none in the second');
+is($stores{default}{requests}{localhost}{REPLAYED}, 2, 'its figures');
 --- error_log
-store "default" can't have a fallback in
+[warn]
+the fallback of store "default" in
+is never asked
 
 
 

@@ -410,3 +410,120 @@ figures();
 ok(wait_for(sub { defined gauge('scan_age_seconds') }, 20), 'counted');
 is_deeply([ map { $_->{record} } @{ store()->{longest_held} } ], [ $record ],
           'that one which nobody can have again');
+
+
+
+=== TEST 8: who may not list records of Redis is told no number, and refused nothing
+--- store: redis
+--- http_config
+    idempotency_store shared redis {
+        server    127.0.0.1:$TEST_NGINX_OWN_PORT;
+        prefix    "sto[re]:";
+        user      clerk;
+        password  secret;
+    }
+--- config
+    location = /stats { idempotency_stats; }
+
+    location / {
+        idempotency  shared;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+$::server->command(qw(ACL SETUSER clerk on >secret resetkeys), '~sto\\[re\\]:*',
+                   qw(&* +@all -scan -strlen));
+$::server->command(qw(ACL LOG RESET));
+$::server->command(qw(CONFIG RESETSTAT));
+
+my $scripts = sub {
+    my $calls = $::server->calls;
+    return ($calls->{eval} // 0) + ($calls->{evalsha} // 0);
+};
+
+is(http_post('/ok', 'x', { 'Idempotency-Key' => new_key() })->status, 200,
+   'ran');
+
+my $before = $scripts->();
+
+figures();
+ok(wait_for(sub { $scripts->() > $before }, 15), 'the server was asked');
+figures();
+
+SKIP: {
+    skip 'the server can not tell rights', 2
+        if $::server->command('INFO', 'server') =~ /redis_version:6/;
+
+    is($::server->command('INFO', 'errorstats') =~ s/^#.*\s*//r, '',
+       'no error in its statistics');
+    is(scalar @{ $::server->command('ACL', 'LOG') }, 0, 'nor in its log');
+}
+
+is(gauge('records', state => 'completed'), undef, 'no number');
+is(gauge('store_up'), 1, 'the store is not away');
+
+$::server->command(qw(ACL SETUSER clerk +scan +strlen));
+ok(wait_for(sub { (gauge('records', state => 'completed') // 0) == 1 }, 30),
+   'with the rights it is counted');
+is($::server->command('ACL', 'DELUSER', 'clerk'), 1, 'gone');
+
+
+
+=== TEST 9: nginx counts records of PostgreSQL without the right to list them
+--- store: postgres
+--- http_config
+    idempotency_store shared postgres {
+        server  127.0.0.1:$TEST_NGINX_OWN_PORT;
+        user    clerk;
+    }
+--- config
+    location = /stats { idempotency_stats; }
+
+    location / {
+        idempotency  shared;
+        add_header   X-Record $idempotency_record always;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+$::server->sql('CREATE ROLE clerk LOGIN; GRANT idempotency_nginx TO clerk',
+               user => 'keeper');
+
+# more than a slice has, and all in one store
+
+$::server->sql(<<'_EOC_', user => 'keeper');
+INSERT INTO idempotency.idempotency_keys (id, token, claim, state, created_at,
+            lease_until, completed_at, expires_at, forget_at, purge_at)
+SELECT sha256(i::text::bytea), decode(repeat('00', 16), 'hex'),
+       decode('01' || repeat('00', 68), 'hex'), 2, now(), now(), now(),
+       now() + interval '1 h', now() + interval '1 h', now() + interval '2 h'
+  FROM generate_series(1, 250) i
+_EOC_
+
+my $held = { 'Idempotency-Key' => new_key() };
+my $c = send_post('/hold?op=h', 'x', $held);
+
+app_wait_parked('h');
+figures();
+ok(wait_for(sub { (gauge('records', state => 'completed') // 0) == 250 }, 30),
+   'all are counted');
+is(gauge('records', state => 'in_progress'), 1, 'and the lock');
+is(gauge('locks', age => '0-1m'), 1, 'by its age');
+cmp_ok(gauge('store_bytes'), '>', 8192, 'their bytes');
+
+app_release('h');
+
+my $record = $c->read_response->header('X-Record');
+my ($longest) = @{ store()->{longest_held} };
+
+is($longest->{record}, substr($record, 0, 16) . '0' x 48,
+   'of an id as much as leads to no record');
+ok(!exists $longest->{host}, 'and no label');
+
+is($::server->sql('SELECT count(*) FROM idempotency.idempotency_tally(NULL, 300) '
+                  . 'WHERE substr(o_id, 9) <> decode(repeat($$00$$, 24), $$hex$$) '
+                  . 'OR substr(o_claim, 14) <> decode(repeat($$00$$, 56), $$hex$$) '
+                  . 'OR o_details IS NOT NULL', user => 'clerk'), 0,
+   'nor by asking for it');
+unlike($::server->log, qr/permission denied/, 'no error on the server');
+
+$::server->sql('TRUNCATE idempotency.idempotency_keys; DROP OWNED BY clerk; '
+               . 'DROP ROLE clerk', user => 'postgres');

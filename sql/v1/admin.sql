@@ -77,6 +77,37 @@ SET search_path FROM CURRENT AS $$
 $$;
 
 
+-- tally: the same for the figures, which count records and look for old locks.
+-- Who may not list records gets no id that leads to one: 8 bytes of it, and of
+-- the claim its time.
+
+CREATE OR REPLACE FUNCTION idempotency_tally(
+    p_after bytea, p_limit integer)
+RETURNS TABLE (o_id bytea, o_state smallint, o_reason smallint,
+    o_left bigint, o_status smallint, o_size integer, o_hold smallint,
+    o_claim bytea, o_details bytea)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path FROM CURRENT AS $$
+BEGIN
+    IF has_function_privilege(session_user,
+                              'idempotency_entries(bytea, integer)', 'EXECUTE')
+    THEN
+        RETURN QUERY SELECT * FROM idempotency_entries(p_after, p_limit);
+        RETURN;
+    END IF;
+
+    RETURN QUERY
+    SELECT substr(e.o_id, 1, 8) || decode(repeat('00', 24), 'hex'),
+           e.o_state, e.o_reason, e.o_left, e.o_status, e.o_size, e.o_hold,
+           substr(e.o_claim, 1, 13) || decode(repeat('00', 56), 'hex'),
+           NULL::bytea
+      FROM idempotency_between(
+               coalesce(substr(p_after, 1, 8) || decode(repeat('ff', 24), 'hex'),
+                        '\x00'),
+               decode(repeat('ff', 32), 'hex'), p_limit) e;
+END $$;
+
+
 -- get: nothing, or a record
 
 CREATE OR REPLACE FUNCTION idempotency_entry(p_id bytea)

@@ -27,6 +27,7 @@ GRANT EXECUTE ON FUNCTION
     idempotency_purge(integer, boolean),
     idempotency_expire(integer, boolean),
     idempotency_figures(),
+    idempotency_tally(bytea, integer),
     idempotency_log(jsonb)
 TO idempotency_nginx;
 

@@ -164,6 +164,7 @@ ngx_http_idem_scan_slice(ngx_event_t *ev)
     s->list.held = 0;
     s->list.used = 0;
     s->list.size = 0;
+    s->list.tally = 1;
 
     s->pool = ngx_create_pool(4096, ngx_cycle->log);
     op->pool = s->pool;

@@ -161,6 +161,10 @@ typedef struct {
                                                    server, in total */
     size_t                   size;              /* memory limit of the
                                                    server */
+
+    /* for the figures: ids may be shortened, and labels left out, that the
+       user of the store has no right to */
+    unsigned                 tally:1;
 } ngx_http_idem_list_t;
 
 /*

@@ -86,12 +86,14 @@ ngx_http_idem_fallback_init(ngx_conf_t *cf, ngx_array_t *all)
         f = p[i];
 
         if (!f->declared->backend->remote) {
-            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                          "store \"%V\" can't have a fallback in %s:%ui: its "
-                          "records are in this nginx itself, and it can't be "
-                          "away", &f->declared->name,
+            ngx_log_error(NGX_LOG_WARN, cf->log, 0,
+                          "the fallback of store \"%V\" in %s:%ui is never "
+                          "asked: the records of that store are in this nginx "
+                          "itself, and it can't be away", &f->declared->name,
                           f->store.file, f->store.line);
-            return NGX_CONF_ERROR;
+
+            f->store = *f->declared;
+            continue;
         }
 
         f->primary = *f->declared;

@@ -182,6 +182,7 @@ ngx_http_idem_pg_route(ngx_http_idem_op_t *op)
 static ngx_int_t
 ngx_http_idem_pg_submit(ngx_http_idem_op_t *op)
 {
+    ngx_uint_t                step;
     ngx_http_idem_pg_t       *pg;
     ngx_http_idem_pg_call_t  *call;
     ngx_http_idem_pg_conn_t  *conn;
@@ -211,7 +212,10 @@ ngx_http_idem_pg_submit(ngx_http_idem_op_t *op)
         return NGX_ERROR;
     }
 
-    call = ngx_http_idem_pg_call(conn, op->kind, op->id);
+    step = (op->kind == NGX_HTTP_IDEM_OP_LIST && op->list->tally)
+           ? NGX_HTTP_IDEM_PG_STEP_TALLY : op->kind;
+
+    call = ngx_http_idem_pg_call(conn, step, op->id);
     if (call == NULL) {
         op->error = "no memory for a call";
         return NGX_ERROR;

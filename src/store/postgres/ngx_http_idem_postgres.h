@@ -97,15 +97,17 @@ typedef enum {
 
 /*
  * Statements: numbered as the operations, with the purge at OP_N.  EXPIRE is
- * a purge that returns the removed records, for events.  The last two are
+ * a purge that returns the removed records, for events.  TALLY is a list for
+ * the figures, which needs no right of an administrator.  The last two are
  * those of the set-up.
  */
 
 #define NGX_HTTP_IDEM_PG_STEP_PURGE    NGX_HTTP_IDEM_OP_N
 #define NGX_HTTP_IDEM_PG_STEP_EXPIRE   (NGX_HTTP_IDEM_OP_EVENTS + 1)
-#define NGX_HTTP_IDEM_PG_STEP_VERSION  (NGX_HTTP_IDEM_PG_STEP_EXPIRE + 1)
-#define NGX_HTTP_IDEM_PG_STEP_LISTEN   (NGX_HTTP_IDEM_PG_STEP_EXPIRE + 2)
-#define NGX_HTTP_IDEM_PG_STEP_N        (NGX_HTTP_IDEM_PG_STEP_EXPIRE + 3)
+#define NGX_HTTP_IDEM_PG_STEP_TALLY    (NGX_HTTP_IDEM_PG_STEP_EXPIRE + 1)
+#define NGX_HTTP_IDEM_PG_STEP_VERSION  (NGX_HTTP_IDEM_PG_STEP_EXPIRE + 2)
+#define NGX_HTTP_IDEM_PG_STEP_LISTEN   (NGX_HTTP_IDEM_PG_STEP_EXPIRE + 3)
+#define NGX_HTTP_IDEM_PG_STEP_N        (NGX_HTTP_IDEM_PG_STEP_EXPIRE + 4)
 
 /* whether a statement is one of the two purges */
 #define ngx_http_idem_pg_purges(step)                                         \

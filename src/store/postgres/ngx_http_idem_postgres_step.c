@@ -42,6 +42,15 @@ static ngx_int_t ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
     ngx_uint_t step, ngx_http_idem_pg_args_t *args);
 
 
+/* the first slice also returns the size of the table */
+
+#define ngx_http_idem_pg_list(function)                                       \
+    "SELECT e.*, f.held FROM (SELECT CASE WHEN $1::bytea IS NULL THEN "       \
+    "(SELECT o_bytes FROM %V.idempotency_figures()) END AS held) f "          \
+    "LEFT JOIN %V." function "($1::bytea,$2::int4) e ON true "                \
+    "ORDER BY e.o_id"
+
+
 static const char  *ngx_http_idem_pg_texts[NGX_HTTP_IDEM_PG_STEP_N] = {
 
     "SELECT * FROM %V.idempotency_begin($1::bytea,$2::bytea,$3::bytea,"
@@ -68,12 +77,7 @@ static const char  *ngx_http_idem_pg_texts[NGX_HTTP_IDEM_PG_STEP_N] = {
 
     "SELECT * FROM %V.idempotency_delete_listed($1::bytea,$2::int2,$3::int8)",
 
-    /* the first slice also returns the size of the table */
-
-    "SELECT e.*, f.held FROM (SELECT CASE WHEN $1::bytea IS NULL THEN "
-    "(SELECT o_bytes FROM %V.idempotency_figures()) END AS held) f "
-    "LEFT JOIN %V.idempotency_entries($1::bytea,$2::int4) e ON true "
-    "ORDER BY e.o_id",
+    ngx_http_idem_pg_list("idempotency_entries"),
 
     "SELECT %V.idempotency_log($1::text::jsonb)",
 
@@ -81,6 +85,8 @@ static const char  *ngx_http_idem_pg_texts[NGX_HTTP_IDEM_PG_STEP_N] = {
     "$5::text,$6::text,$7::int4,$8::bool)",
 
     "SELECT * FROM %V.idempotency_expire($1::int4,$2::bool)",
+
+    ngx_http_idem_pg_list("idempotency_tally"),
 
     "SELECT o_version, o_compatible FROM %V.idempotency_version()",
 
@@ -284,6 +290,7 @@ ngx_http_idem_pg_step_args(ngx_http_idem_pg_conn_t *conn,
         return NGX_OK;
 
     case NGX_HTTP_IDEM_OP_LIST:
+    case NGX_HTTP_IDEM_PG_STEP_TALLY:
 
         if (ngx_http_idem_id_parse(op->list->cursor.data,
                                    op->list->cursor.len, args->last)

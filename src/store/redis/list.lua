@@ -13,17 +13,27 @@
 --          unknown), and for each record: its id as 64 digits, ms to live,
 --          length, number of first bytes, the first bytes
 --
--- The first slice reports the memory, if the user has the permission: without
--- it, INFO would count as an error in the statistics of the server.
+-- or     tag "0": the user has no permission to list records
+--
+-- The first slice reports the memory, if the user has the permission.  A command
+-- without permission would count as an error in the statistics of the server,
+-- each time the figures are read, so permissions are checked first (Redis 6
+-- can't).
+
+local may = redis.acl_check_cmd
+
+if may and not (may('SCAN', '0')
+                and may('STRLEN', (string.gsub(ARGV[3], '\\(.)', '%1'))))
+then
+    return ARGV[1] .. '0'
+end
 
 local slice = redis.call('SCAN', ARGV[2], 'MATCH', ARGV[3],
                          'COUNT', ARGV[4])
 local len, bytes = tonumber(ARGV[5]), ARGV[6] - 1
 local used, size = 0, 0
 
-if ARGV[2] == '0' and redis.acl_check_cmd
-   and redis.acl_check_cmd('INFO', 'memory')
-then
+if ARGV[2] == '0' and may and may('INFO', 'memory') then
     local info = redis.call('INFO', 'memory')
 
     used = tonumber(string.match(info, 'used_memory:(%d+)') or 0)
