@@ -169,7 +169,6 @@ for (
     [ 'idempotency_activity a:1m windows=1h;', '', 'window=24h' ],
     [ '', 'idempotency_activity maybe;', 'it is "on" or "off"' ],
     [ '', 'idempotency_activity a:1m window=1h;', 'a zone is declared in http' ],
-    [ '', 'idempotency_activity on;', 'takes a zone as well' ],
     [ 'idempotency_store s memory { zone a:1m; } idempotency_activity a:1m window=1h;', '', 'already used' ],
 ) {
     my ($http, $location, $right) = @$_;

@@ -323,6 +323,11 @@ for my $pair ([ 'replay_json a 1', 'replay_json /a 2' ],
             qr/"idempotency_\w+" directive is duplicate/);
 }
 
+# pages
+refuses('location', "idempotency_$_;\nidempotency_$_;", 1,
+        qr/"idempotency_\w+" directive is duplicate/)
+    for 'stats', 'stats json', 'admin', 'admin read';
+
 refuses('server', "idempotency_$_;", 0, 'invalid value', 'off')
     for 'replay_json a', 'log_field a', 'hide_header off A',
         'keep_header A off';
@@ -361,6 +366,11 @@ refuses('location', 'idempotency nowhere;', 0,
         'idempotency_store nowhere', '"on"');
 refuses('server', "idempotency ledger;\nidempotency_ttl 1h;", 0,
         'unknown store "ledger"');
+refuses($_->[0], "$_->[1];", 0, 'invalid value "$host" in "idempotency',
+        'the name of a store has no variables')
+    for [ 'location', 'idempotency $host' ],
+        [ 'location', 'idempotency on fallback=$host' ],
+        [ 'server', 'idempotency_log store:$host' ];
 
 refuses('http', "idempotency_store $_ memory { }", 0,
         "invalid value \"$_\" in \"idempotency_store\" directive",
@@ -413,6 +423,15 @@ like($said, qr/\[emerg\] .*zone "z" is already used by another store/,
 ($said) = try_config('http', "idempotency_store a memory { zone z:1m; }\n"
                      . 'limit_req_zone $host zone=z:1m rate=1r/s;');
 like($said, qr/\[emerg\] .*"z"/, 'a zone of another module');
+
+# a zone may be declared below the line that uses it
+refuses('location', "idempotency on;\nidempotency_activity on;", 1,
+        'invalid value "on" in "idempotency_activity" directive',
+        'takes a zone as well, in http');
+refuses('server', "idempotency_activity on;\nidempotency on;\n", 0,
+        'invalid value "on" in "idempotency_activity" directive');
+takes('http', "idempotency on;\nidempotency_activity on;\n"
+              . 'idempotency_activity a:1m window=1h;');
 
 takes('http', 'idempotency_store a memory { zone a:64k; }');
 takes('http', 'idempotency_store default memory { zone a:1m; }');

@@ -65,10 +65,9 @@ for my $at ('', '/off') {
 
     my $c = send_post($uri, 'x', \%key);
 
-    # as without the module, what nginx buffers is not sent yet
+    # whether nginx would buffer it or not
 
-    $at ? like($c->read_some(200), qr/event 1\n/, "$uri: the first events")
-        : app_wait('sse');
+    like($c->read_some(200), qr/event 1\n/, "$uri: the first events");
 
     is(http_post($uri, 'x', \%key)->error_code, 'CONCURRENT_REQUEST',
        "$uri: a retry meanwhile");
@@ -115,6 +114,12 @@ for my $how ('type=text/event-stream', 'header=X-Accel-Buffering:%20no',
 my %key = ('Idempotency-Key' => new_key());
 my $uri = '/fcgi/ok?header=X-Accel-Buffering:%20no';
 is(http_post($uri, 'x', \%key)->body, "run 1\n", "FastCGI") for 1, 2;
+
+%key = ('Idempotency-Key' => new_key());
+$uri = '/fcgi/ok?n=20000&type=text/event-stream&op=fcgi';
+is(length http_post($uri, 'x', \%key)->body, 20_000, "$uri: all of it")
+    for 1, 2;
+is(app_count('fcgi', peer => 'fastcgi'), 1, "$uri: ran once");
 
 %key = ('Idempotency-Key' => new_key());
 my $gz = http_post('/sse?n=3&op=gz', 'x', { %key, 'Accept-Encoding' => 'gzip' });
@@ -305,10 +310,10 @@ is(http_post('/pass/sse', 'x', \%key)->error_code, 'RESPONSE_NOT_KEPT',
 # a type that the configuration names
 
 %key = ('Idempotency-Key' => new_key());
-my $uri = '/lines/size?n=9000&hold=body&type=application/x-ndjson&op=lines';
+my $uri = '/lines/size?n=900&hold=body&type=application/x-ndjson&op=lines';
 my $c = send_post($uri, 'x', \%key);
 app_wait_parked('lines');
-cmp_ok(length $c->read_some(4000), '>=', 4000, 'lines: begin');
+cmp_ok(length $c->read_some(400), '>=', 400, 'lines: begin');
 app_release('lines');
 my $whole = $c->read_response->body;
 
@@ -319,7 +324,37 @@ is(app_count('lines'), 1, 'lines: ran once');
 
 
 
-=== TEST 5: Lua that flushes
+=== TEST 5: what only a buffered response has: a file, a rate
+--- config
+    idempotency        $TEST_STORE;
+
+    location /file/ {
+        proxy_store    $TEST_NGINX_SERVER_ROOT/html/stored;
+        proxy_pass     http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /rate/ {
+        limit_rate     2k;
+        proxy_pass     http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $stored = "$ENV{TEST_NGINX_SERVROOT}/html/stored";
+my $post = sub {
+    return http_post("$_[0]&type=text/event-stream", 'x',
+                     { 'Idempotency-Key' => new_key(), 'X-Try' => 1 });
+};
+
+is(length $post->('/file/size?n=3000')->body, 3000, 'a file: all of it');
+ok(wait_for(sub { (-s $stored || 0) == 3000 }), 'it is stored');
+
+# two seconds or so
+
+my $start = time;
+is(length $post->('/rate/size?n=6000')->body, 6000, 'a rate: all of it');
+cmp_ok(time - $start, '>=', 1, 'at that rate');
+
+
+
+=== TEST 6: Lua that flushes
 --- modules: lua
 --- config
     idempotency          $TEST_STORE;
@@ -358,7 +393,7 @@ is(http_post('/lua', 'x', \%key)->body, $all, 'a client that stays') for 1, 2;
 
 
 
-=== TEST 6: a reload lets a stream come to its end
+=== TEST 7: a reload lets a stream come to its end
 --- config
     idempotency          $TEST_STORE;
 
@@ -383,7 +418,7 @@ is(app_count('old'), 1, 'ran once');
 
 
 
-=== TEST 7: a wrong value
+=== TEST 8: a wrong value
 --- config
     idempotency_stream attach;
 --- must_die

@@ -88,6 +88,10 @@ ngx_http_idem_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_http_core_loc_conf_t   *clcf;
     ngx_http_idem_main_conf_t  *mcf;
 
+    if (ilcf->page == ngx_http_idem_stats_handler) {
+        return "is duplicate";
+    }
+
     value = cf->args->elts;
 
     mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);

@@ -251,6 +251,12 @@ ngx_http_idem_merge_request(ngx_http_idem_loc_conf_t *conf,
     ngx_conf_merge_ptr_value(conf->fingerprint, prev->fingerprint,
                              &ngx_http_idem_canonical_default);
     ngx_conf_merge_ptr_value(conf->dedupe, prev->dedupe, NULL);
+
+    if (conf->activity == NGX_CONF_UNSET) {
+        conf->activity_file = prev->activity_file;
+        conf->activity_line = prev->activity_line;
+    }
+
     ngx_conf_merge_value(conf->activity, prev->activity, 0);
 }
 

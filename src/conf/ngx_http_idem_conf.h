@@ -273,6 +273,8 @@ typedef struct {
     uint32_t                      scheme;
     ngx_array_t                  *dedupe;                /* ..._dedupe_t    */
     ngx_flag_t                    activity;
+    u_char                       *activity_file;         /* where it says   */
+    ngx_uint_t                    activity_line;         /* "on"            */
     ngx_http_idem_choice_t        conflict_detail;
     /* ngx_str_t: names or pointers */
     ngx_array_t                  *redacted;

@@ -262,6 +262,8 @@ ngx_http_idem_conf_activity(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
         if (ngx_http_idem_conf_is(&value[1], "on")) {
             ilcf->activity = 1;
+            ilcf->activity_file = cf->conf_file->file.name.data;
+            ilcf->activity_line = cf->conf_file->line;
             return NGX_CONF_OK;
         }
 
@@ -325,6 +327,8 @@ ngx_http_idem_conf_activity(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
+/* called by the merge: the zone may be declared below the line that uses it */
+
 char *
 ngx_http_idem_check_activity(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 {
@@ -333,10 +337,12 @@ ngx_http_idem_check_activity(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
     mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
 
     if (conf->activity && mcf->activity.size == 0) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"idempotency_activity on\" takes a zone as "
-                           "well, in http: \"idempotency_activity "
-                           "<zone>:<size> window=<time>\"");
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "invalid value \"on\" in \"idempotency_activity\" "
+                      "directive in %s:%ui: it takes a zone as well, in "
+                      "http: \"idempotency_activity <zone>:<size> "
+                      "window=<time>\"", conf->activity_file,
+                      conf->activity_line);
         return NGX_CONF_ERROR;
     }
 

@@ -210,6 +210,13 @@ ngx_http_idem_conf_get_store(ngx_conf_t *cf, ngx_str_t *name)
     ngx_http_idem_store_t      *store, **p;
     ngx_http_idem_main_conf_t  *mcf;
 
+    if (ngx_http_script_variables_count(name)) {
+        (void) ngx_http_idem_conf_invalid(cf, name,
+                   "the name of a store has no variables: a location has one "
+                   "store for all requests");
+        return NULL;
+    }
+
     mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
 
     store = ngx_http_idem_find_store(mcf, name);

@@ -489,6 +489,8 @@ void ngx_http_idem_upstream_start(ngx_http_request_t *r,
     ngx_http_idem_run_t *run);
 void ngx_http_idem_upstream_answers(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_upstream_unbuffer(ngx_http_request_t *r,
+    ngx_http_upstream_t *u);
 ngx_uint_t ngx_http_idem_upstream_broke(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_http_idem_run_t *ngx_http_idem_run_of(

@@ -250,6 +250,29 @@ ngx_http_idem_upstream_answers(ngx_http_request_t *r,
 }
 
 
+/*
+ * Lets a stream through as it comes: with proxy_buffering on, its events would
+ * wait for a full buffer.  The same as X-Accel-Buffering: no, which nginx has
+ * looked for by now.  Only a buffered response is cached or stored in a file,
+ * or limited in its rate.
+ */
+
+void
+ngx_http_idem_upstream_unbuffer(ngx_http_request_t *r,
+    ngx_http_upstream_t *u)
+{
+    ngx_http_core_loc_conf_t  *clcf;
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    if (u->conf->change_buffering && !u->cacheable && !u->store
+        && r->limit_rate == 0 && clcf->limit_rate == NULL)
+    {
+        u->buffering = 0;
+    }
+}
+
+
 /* the upstream has ended without a last buffer */
 
 ngx_uint_t

@@ -152,7 +152,7 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ctx->capture.max_response = ngx_min(ctx->capture.max_response,
                                         NGX_HTTP_IDEM_RECORD_MAX_LEN);
 
-    stream = ngx_http_idem_is_stream(r, ctx);
+    stream = ngx_http_idem_stream_found(r, ctx);
     header_only = ngx_http_idem_header_only(r);
 
     reason = ngx_http_idem_not_held(r, ctx, rc, stream);

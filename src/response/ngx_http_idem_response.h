@@ -260,7 +260,7 @@ ngx_int_t ngx_http_idem_pass_header(ngx_http_request_t *r,
 ngx_int_t ngx_http_idem_pass_body(ngx_http_request_t *r, ngx_chain_t *in);
 ngx_int_t ngx_http_idem_complete(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-ngx_uint_t ngx_http_idem_is_stream(ngx_http_request_t *r,
+ngx_uint_t ngx_http_idem_stream_found(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_stream_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);

@@ -31,6 +31,8 @@
     (NGX_HTTP_WRITE_BUFFERED|NGX_LOWLEVEL_BUFFERED)
 
 
+static ngx_uint_t ngx_http_idem_is_stream(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 static ngx_uint_t ngx_http_idem_unbuffered(ngx_http_upstream_t *u);
 static void ngx_http_idem_stream_write_handler(ngx_event_t *wev);
 static ngx_int_t ngx_http_idem_stream_through(ngx_http_request_t *r,
@@ -55,9 +57,26 @@ static off_t ngx_http_idem_stream_sent(ngx_http_request_t *r);
 static ngx_event_handler_pt  ngx_http_idem_stream_request_handler;
 
 
-/* whether a response is a stream, whose end the client can't wait for */
+/* whether a response is a stream: then nginx is not to buffer it either */
 
 ngx_uint_t
+ngx_http_idem_stream_found(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    if (!ngx_http_idem_is_stream(r, ctx)) {
+        return 0;
+    }
+
+    if (ctx->work.answering) {
+        ngx_http_idem_upstream_unbuffer(r, ctx->work.answering);
+    }
+
+    return 1;
+}
+
+
+/* the client can't wait for its end */
+
+static ngx_uint_t
 ngx_http_idem_is_stream(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_str_t   *type;
