@@ -14,9 +14,9 @@
  *         fresh|replay <prefix of keys> <number of keys>
  *
  * The path is in BENCH_URI, the body in BENCH_BODY.  Prints how many answers
- * there were, the latency at p50, p99 and p99.9 in microseconds, and how many of
- * the requests were sent more than a millisecond late: if that is more than a
- * few, somebody can't keep up with the rate.
+ * there were, the latency at p50, p99 and p99.9 in microseconds, and how many
+ * of the requests were sent more than a millisecond late: if that is more than
+ * a few, somebody can't keep up with the rate.
  */
 
 #define _GNU_SOURCE
