@@ -470,3 +470,37 @@ $again->('sent');
 select undef, undef, undef, 0.5;
 $stays->('sent');
 
+
+
+=== TEST 12: a message of a deletion takes no commit that is kept
+It may be late: of a deletion before the request ran.
+--- store: redis
+--- http_config
+    idempotency_store shared redis {
+        server  127.0.0.1:$TEST_NGINX_OWN_PORT;
+        cache   copies:1m;
+    }
+--- config eval: ::admin_config('shared', 'idempotency_lease 2s;')
+--- client
+$::store->command('FLUSHALL');
+
+my $key = new_key();
+my $channel;
+
+ok(wait_for(sub { ($channel) = @{ $::store->command('PUBSUB', 'CHANNELS') } }), 'it listens');
+
+my $c = send_post('/ok?op=m&hold=1', 'body', { 'Idempotency-Key' => $key });
+app_wait_parked('m');
+my ($record) = $::store->keys;
+
+$::store->command(qw(CONFIG SET min-replicas-to-write 1));
+app_release('m');
+is($c->read_response->body, "run 1\n", 'it ran');
+error_log_like(qr/commit in store "shared" failed: .*it is kept here/, 'and its commit is kept');
+is($::store->command('PUBLISH', $channel, "$record-"), 1, 'the message comes');
+
+select undef, undef, undef, 2.5;
+$::store->command(qw(CONFIG SET min-replicas-to-write 0));
+
+is(post('/ok?op=m&hold=1', $key)->header('X-Status'), 'REPLAYED', 'a retry after the lease');
+is(app_count('m'), 1, 'ran once');
