@@ -169,7 +169,8 @@ ok($other->stop, 'the other left in order');
 
 
 === TEST 5: a lost reply to a removal, and a reload with one under way
-What is lost is the reply to the removal: nothing else is asked meanwhile.
+The record is looked up first; what is lost is the reply to the removal: nothing
+else is asked meanwhile.
 --- store: redis postgres
 --- http_config eval
 '    idempotency_store shared $TEST_REMOTE {
@@ -183,7 +184,7 @@ What is lost is the reply to the removal: nothing else is asked meanwhile.
 my $key = new_key();
 my $id = post('/ok?op=d', $key)->header('X-Record');
 
-$::proxy->tell('lose');
+$::proxy->tell('lose 1');
 is(http_request('DELETE', "/ops/records/shared/$id", '', {})->json->{deleted},
    1, 'deleted, although its reply was lost');
 is(http_get("/ops/records/shared/$id")->status, 404, 'it is gone');
@@ -409,3 +410,97 @@ like($out, qr/give it \+scan \+strlen/, 'and says so');
 $::store->command(qw(ACL SETUSER few +scan +strlen));
 is(http_get("/ops/records/shared/$id")->status, 200, 'with the rights it is there');
 $::store->command(qw(ACL DELUSER few));
+
+
+
+=== TEST 11: a deletion that comes late deletes no later record
+--- store: redis postgres
+--- http_config eval
+'    idempotency_store shared $TEST_REMOTE {
+        server   127.0.0.1:$TEST_NGINX_OWN_PORT;
+    }
+    idempotency_store slow $TEST_REMOTE {
+        server   127.0.0.1:' . ($::proxy ? $::proxy->{port} : 1) . ';
+        timeout  3s;
+        ' . ($::is_redis ? '' : 'purge off; wake poll;') . '
+    }
+'
+--- config eval: $::api
+--- client
+my %key = map { $_ => new_key() } 'warm', 'found', 'sent';
+my %id = map { $_ => post("/ok?op=$_", $key{$_})->header('X-Record') } keys %key;
+my %by = map { $_ => "/ops/records/slow/$id{$_}" } keys %id;
+
+is(http_request('DELETE', $by{warm}, '', {})->json->{deleted}, 1, 'there are connections');
+is(http_get($by{$_})->status, 200, 'of each') for 'found', 'sent';
+
+my $again = sub {
+    my $op = shift;
+
+    is(http_request('DELETE', "/ops/records/shared/$id{$op}", '', {})->json->{deleted}, 1,
+       "$op: the record is deleted another way");
+    is(post("/ok?op=$op", $key{$op})->body, "run 2\n", "$op: and the request runs again");
+    $::proxy->tell('pass');
+};
+
+my $stays = sub {
+    my $op = shift;
+
+    is(http_get($by{$op})->status, 200, "$op: the deletion that comes then leaves its record");
+    is(post("/ok?op=$op", $key{$op})->header('X-Status'), 'REPLAYED', "$op: which is replayed");
+    is(app_count($op), 2, "$op: two runs in all");
+};
+
+# it was found, and its deletion does not get through
+
+$::proxy->tell('late 1500');
+my $admin = send_request('DELETE', $by{found}, '', {});
+select undef, undef, undef, 0.5;
+$::proxy->tell('deaf');
+$again->('found');
+isnt($admin->read_response(40)->status, 200, 'found: it tells of no deletion');
+$stays->('found');
+
+# nothing gets through
+
+is(http_get($by{sent})->status, 200, 'its connection');
+$::proxy->tell('deaf');
+is(http_request('DELETE', $by{sent}, '', {})->status, 503, 'sent: no answer');
+$again->('sent');
+select undef, undef, undef, 0.5;
+$stays->('sent');
+
+
+
+=== TEST 12: a message of a deletion takes no commit that is kept
+It may be late: of a deletion before the request ran.
+--- store: redis
+--- http_config
+    idempotency_store shared redis {
+        server  127.0.0.1:$TEST_NGINX_OWN_PORT;
+        cache   copies:1m;
+    }
+--- config eval: ::admin_config('shared', 'idempotency_lease 2s;')
+--- client
+$::store->command('FLUSHALL');
+
+my $key = new_key();
+my $channel;
+
+ok(wait_for(sub { ($channel) = @{ $::store->command('PUBSUB', 'CHANNELS') } }), 'it listens');
+
+my $c = send_post('/ok?op=m&hold=1', 'body', { 'Idempotency-Key' => $key });
+app_wait_parked('m');
+my ($record) = $::store->keys;
+
+$::store->command(qw(CONFIG SET min-replicas-to-write 1));
+app_release('m');
+is($c->read_response->body, "run 1\n", 'it ran');
+error_log_like(qr/commit in store "shared" failed: .*it is kept here/, 'and its commit is kept');
+is($::store->command('PUBLISH', $channel, "$record-"), 1, 'the message comes');
+
+select undef, undef, undef, 2.5;
+$::store->command(qw(CONFIG SET min-replicas-to-write 0));
+
+is(post('/ok?op=m&hold=1', $key)->header('X-Status'), 'REPLAYED', 'a retry after the lease');
+is(app_count('m'), 1, 'ran once');

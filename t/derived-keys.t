@@ -754,3 +754,48 @@ qr/\[emerg\] .*"json:".* in .*nginx\.conf:\d+/
 --- must_die
 --- error_log eval
 qr/\[emerg\] .*"idempotency_dedupe" directive is duplicate in .*nginx\.conf:\d+/
+
+
+
+=== TEST 18: an unknown outcome under hold, when the window is over
+It stays as long as the lock of a holder that died: the window, and two leases.
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_unknown_outcome  hold;
+    idempotency_dedupe           body window=100ms when=always;
+    location / {
+        idempotency_lease  30s;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /brief/ {
+        idempotency_lease  3s;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+for my $op ('long', 'brief') {
+    my $uri = ($op eq 'brief' ? '/brief' : '') . "/close?op=$op&hold=1";
+    my $c = send_post($uri, 'x', { key("$op-1") });
+
+    is(app_wait_parked($op), 1, "$op: it runs");
+    Time::HiRes::sleep(0.2);
+    app_release($op);
+    is($c->read_response->status, 502, "$op: for longer than the window, and its outcome is unknown");
+
+    is(outcome(http_post($uri, 'x', { key("$op-2") })), 'OUTCOME_UNKNOWN', "$op: by another key");
+    is(outcome(http_post($uri, 'x')), 'OUTCOME_UNKNOWN', "$op: by none");
+    is(outcome(http_post($uri, 'x', { key("$op-1") })), 'OUTCOME_UNKNOWN', "$op: by its own");
+    is(app_count($op), 1, "$op: ran once");
+}
+
+my ($c, $r);
+my $uri = '/brief/close?op=brief&hold=1';
+
+ok(wait_for(sub {
+    $c = send_post($uri, 'x', { key() });
+    undef $r;
+    wait_for(sub { app_parked('brief') || ($r = $c->read_response(0.05)) });
+    return app_parked('brief');
+}), 'a new key runs when it is over');
+
+app_release('brief');
+is(outcome(http_post($uri, 'x', { key('brief-1') })), 'OUTCOME_UNKNOWN', 'the key has its TTL');

@@ -436,3 +436,36 @@ my $key = main::key();
 my $c = main::twice('/status/503?op=a', $key);
 is($c->read_response->status, 503, 'ran, and is not kept');
 main::comes_behind('/status/503?op=a', $key, 2);
+
+
+
+=== TEST 13: a derived lock whose release is refused for longer than the TTL
+It lives for the window, and is given back for as long.
+--- store: redis postgres
+--- http_config eval: $::stores
+--- config
+    idempotency_unknown_outcome  hold;
+    idempotency_lease            500ms;
+    idempotency_ttl              1s;
+    idempotency_wait             0;
+    location / {
+        idempotency         hasty;
+        idempotency_dedupe  body window=60s;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $uri = '/status/503?op=a&hold=1';
+
+main::warm();
+
+my $c = send_post($uri, 'x');
+is(app_wait_parked('a'), 1, 'it runs, without a key');
+main::refuse_releases();
+app_release('a');
+is($c->read_response->status, 503, 'and is not kept');
+sleep 3;
+is(scalar(main::locked()), 1, 'its lock is still there');
+main::accept_releases();
+
+ok(wait_for(sub { main::locked() == 0 }), 'it is given back');
+main::given_back($uri, undef, 2);

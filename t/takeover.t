@@ -459,3 +459,24 @@ for my $uri (sort keys %tries) {
     is($answer{$uri}->read_response->status, 200, "$uri: answered");
     is(app_count($op), 1, "$uri: ran once");
 }
+
+
+
+=== TEST 11: an unknown outcome under hold, with a TTL shorter than the lease
+The client may ask for one.
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_ttl_header       X-TTL max=1d;
+    idempotency_lease            3s;
+    idempotency_unknown_outcome  hold;
+
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key(), 'X-TTL' => 100);
+
+is(http_post('/close?op=a', 'x', \%key)->status, 502, 'the connection is closed');
+select undef, undef, undef, 0.6;
+is(code_of(http_post('/close?op=a', 'x', \%key)), 'OUTCOME_UNKNOWN', 'after the TTL');
+is(app_count('a'), 1, 'ran once');

@@ -182,10 +182,10 @@ BEGIN
 END $$;
 
 
--- remove, if the record is still as it was listed: its state, and the time of its
--- claim (ms; p_state 0: whatever it is).  The row is locked first: who completes
--- it meanwhile is waited for, and then it is no longer as it was.  Nothing is
--- told of a record that stays.
+-- remove, if the record is still as it was listed: its state (0: whatever it is),
+-- and the time of its claim (ms; 0: whatever it is; -1: there was none).  The row
+-- is locked first: who completes it meanwhile is waited for, and then it is no
+-- longer as it was.  Nothing is told of a record that stays.
 
 CREATE OR REPLACE FUNCTION idempotency_delete_listed(
     p_id bytea, p_state smallint, p_time bigint)
@@ -194,14 +194,18 @@ RETURNS TABLE (o_id bytea, o_state smallint, o_reason smallint,
     o_claim bytea, o_details bytea)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    as_listed  boolean;
 BEGIN
     PERFORM FROM idempotency_keys k WHERE k.id = p_id FOR UPDATE;
 
-    IF p_state > 0
-       AND NOT EXISTS (SELECT FROM idempotency_entry(p_id) e
-                        WHERE e.o_state = p_state
-                          AND substr(e.o_claim, 6, 8) = int8send(p_time))
-    THEN
+    SELECT (p_state = 0 OR e.o_state = p_state)
+           AND (p_time = 0 OR substr(e.o_claim, 6, 8) = int8send(p_time))
+      INTO as_listed FROM idempotency_entry(p_id) e;
+
+    -- where no record is, one that was listed by its state is gone
+
+    IF NOT coalesce(as_listed, p_state = 0) THEN
         RETURN QUERY SELECT e.* FROM idempotency_between(p_id, p_id, 1) e
                       WHERE e.o_reason = 6;
         RETURN;

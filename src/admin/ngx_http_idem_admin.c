@@ -476,20 +476,17 @@ ngx_http_idem_admin_ask(ngx_http_idem_job_t *job,
 
 ngx_int_t
 ngx_http_idem_admin_ask_remove(ngx_http_idem_job_t *job,
-    ngx_http_idem_store_t *store, ngx_http_idem_entry_t *entry,
-    ngx_uint_t as_listed, ngx_http_idem_list_t *list)
+    ngx_http_idem_store_t *store, u_char *id, ngx_http_idem_state_e state,
+    uint64_t time, ngx_http_idem_list_t *list)
 {
-    if (ngx_http_idem_admin_op(job, store, NGX_HTTP_IDEM_OP_REMOVE, entry->id,
-                               list)
+    if (ngx_http_idem_admin_op(job, store, NGX_HTTP_IDEM_OP_REMOVE, id, list)
         != NGX_OK)
     {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (as_listed) {
-        job->op.listed_state = entry->state;
-        job->op.listed_time = entry->claim.time;
-    }
+    job->op.listed_state = state;
+    job->op.listed_time = time;
 
     return ngx_http_idem_store_submit(&job->op);
 }

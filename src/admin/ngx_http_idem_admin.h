@@ -150,10 +150,10 @@ ngx_int_t ngx_http_idem_admin_ask(ngx_http_idem_job_t *job,
     ngx_http_idem_store_t *store, ngx_http_idem_op_e kind, u_char *id,
     ngx_http_idem_list_t *list, ngx_http_idem_trail_t *trail);
 
-/* removes a listed record; with "as_listed" only if it has not changed */
+/* removes a record; "state" and "time" as op->listed_state and listed_time */
 ngx_int_t ngx_http_idem_admin_ask_remove(ngx_http_idem_job_t *job,
-    ngx_http_idem_store_t *store, ngx_http_idem_entry_t *entry,
-    ngx_uint_t as_listed, ngx_http_idem_list_t *list);
+    ngx_http_idem_store_t *store, u_char *id, ngx_http_idem_state_e state,
+    uint64_t time, ngx_http_idem_list_t *list);
 
 /* sends an error as JSON; returns what a content handler returns */
 ngx_int_t ngx_http_idem_admin_error(ngx_http_request_t *r,

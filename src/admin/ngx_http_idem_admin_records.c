@@ -47,6 +47,7 @@ static void ngx_http_idem_admin_deleted(ngx_http_idem_admin_t *a,
     u_char *id, ngx_http_idem_entry_t *entry);
 static ngx_int_t ngx_http_idem_admin_end(ngx_http_idem_admin_t *a);
 static ngx_int_t ngx_http_idem_admin_one(ngx_http_idem_admin_t *a);
+static ngx_int_t ngx_http_idem_admin_one_remove(ngx_http_idem_admin_t *a);
 static ngx_int_t ngx_http_idem_admin_failed(ngx_http_idem_admin_t *a);
 
 
@@ -237,11 +238,16 @@ static ngx_int_t
 ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a)
 {
     ngx_int_t                     rc;
+    ngx_uint_t                    as_listed;
     ngx_http_idem_entry_t        *entry;
     ngx_http_idem_admin_query_t  *q;
 
     q = &a->query;
     entry = a->list.entries.elts;
+
+    /* a tenant's or an actor's records go, whatever became of them */
+
+    as_listed = q->state || q->older;
 
     for ( /* void */ ; a->entry < a->list.entries.nelts; a->entry++) {
 
@@ -263,12 +269,11 @@ ngx_http_idem_admin_next_entry(ngx_http_idem_admin_t *a)
                 continue;
             }
 
-            /* a tenant's or an actor's records go, whatever became of them */
-
             rc = ngx_http_idem_admin_ask_remove(&a->job, a->store,
-                                                &entry[a->entry],
-                                                q->state || q->older,
-                                                &a->removed);
+                                 entry[a->entry].id,
+                                 as_listed ? entry[a->entry].state : 0,
+                                 as_listed ? entry[a->entry].claim.time : 0,
+                                 &a->removed);
             if (rc != NGX_OK) {
                 return rc;
             }
@@ -410,15 +415,23 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
 {
     ngx_int_t               rc;
     ngx_uint_t              removes;
+    ngx_http_idem_list_t   *list;
     ngx_http_idem_entry_t  *entry;
 
     removes = a->remove && !a->query.dry_run;
+    list = removes ? &a->removed : &a->list;
 
     if (!a->job.asked) {
-        rc = ngx_http_idem_admin_ask(&a->job, a->store,
-                                     removes ? NGX_HTTP_IDEM_OP_REMOVE
-                                             : NGX_HTTP_IDEM_OP_GET,
+        rc = ngx_http_idem_admin_ask(&a->job, a->store, NGX_HTTP_IDEM_OP_GET,
                                      a->query.id, &a->list, NULL);
+        if (rc != NGX_OK) {
+            return rc;
+        }
+    }
+
+    if (removes && a->job.op.kind == NGX_HTTP_IDEM_OP_GET) {
+        rc = ngx_http_idem_admin_one_remove(a);
+
         if (rc != NGX_OK) {
             return rc;
         }
@@ -433,10 +446,10 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
                               : "");
     }
 
-    entry = a->list.entries.elts;
+    entry = list->entries.elts;
 
     if (a->job.op.result == NGX_HTTP_IDEM_ERROR
-        || (a->list.entries.nelts == 0 && !removes))
+        || (list->entries.nelts == 0 && !removes))
     {
         return ngx_http_idem_admin_failed(a);
     }
@@ -451,10 +464,10 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
 
     if (removes) {
         ngx_http_idem_admin_deleted(a, a->query.id,
-                                    a->list.entries.nelts ? entry : NULL);
+                                    list->entries.nelts ? entry : NULL);
     }
 
-    if (a->list.entries.nelts) {
+    if (list->entries.nelts) {
         ngx_http_idem_admin_add(a, entry);
 
     } else {
@@ -464,6 +477,40 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
     }
 
     return ngx_http_idem_admin_end(a);
+}
+
+
+/*
+ * Removes the record that was found, and no later one of its key: a copy of
+ * the removal that a connection delays may arrive when the request has run
+ * again.  A record that can't be read is removed whatever it is.  NGX_OK: the
+ * operation is complete, or the store does not answer.
+ */
+
+static ngx_int_t
+ngx_http_idem_admin_one_remove(ngx_http_idem_admin_t *a)
+{
+    uint64_t                time;
+    ngx_http_idem_op_t     *op;
+    ngx_http_idem_entry_t  *entry;
+
+    op = &a->job.op;
+    time = 0;
+
+    if (op->result == NGX_HTTP_IDEM_ERROR && !op->bad_record) {
+        return NGX_OK;
+    }
+
+    if (op->result == NGX_HTTP_IDEM_GONE) {
+        time = NGX_HTTP_IDEM_LISTED_NONE;
+
+    } else if (op->result == NGX_HTTP_IDEM_FOUND && a->list.entries.nelts) {
+        entry = a->list.entries.elts;
+        time = entry->claim.time;
+    }
+
+    return ngx_http_idem_admin_ask_remove(&a->job, a->store, a->query.id, 0,
+                                          time, &a->removed);
 }
 
 

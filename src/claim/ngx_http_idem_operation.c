@@ -144,8 +144,7 @@ ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
     op->store = ctx->conf->store;
     op->claim = &cover->claim;
     op->details = cover->stored.len ? cover->stored : cover->details;
-    op->ttl = cover->derived ? cover->window + 2 * ctx->claims.lease
-                             : ctx->claims.ttl;
+    op->ttl = ngx_http_idem_lock_ttl(cover);
     op->age = cover->derived ? ngx_current_msec - ctx->arrival
               : ctx->wait.waited ? ngx_current_msec - ctx->wait.start : 0;
     op->key_alone = ngx_http_idem_key_alone(cover);
@@ -284,6 +283,19 @@ ngx_http_idem_lock_lapsed(ngx_http_idem_ctx_t *ctx)
     }
 
     return NULL;
+}
+
+
+/* the TTL of a lock: a derived one counts for as long as its holder runs */
+
+ngx_msec_t
+ngx_http_idem_lock_ttl(ngx_http_idem_cover_t *cover)
+{
+    ngx_http_idem_claims_t  *claims;
+
+    claims = &cover->ctx->claims;
+
+    return cover->derived ? cover->window + 2 * claims->lease : claims->ttl;
 }
 
 

@@ -30,6 +30,8 @@ static void ngx_http_idem_committed(ngx_http_idem_op_t *op);
 static void ngx_http_idem_settle_all(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_op_e kind, ngx_http_idem_reason_e reason,
     ngx_uint_t wait);
+static void ngx_http_idem_settle_ttl(ngx_http_idem_cover_t *cover,
+    ngx_http_idem_op_t *op, ngx_http_idem_reason_e reason);
 static void ngx_http_idem_settled(ngx_http_idem_op_t *op);
 
 
@@ -219,8 +221,7 @@ ngx_http_idem_settle_all(ngx_http_idem_ctx_t *ctx, ngx_http_idem_op_e kind,
             continue;
         }
 
-        op->ttl = (kind == NGX_HTTP_IDEM_OP_COMMIT)
-                  ? ngx_http_idem_commit_ttl(cover) : ctx->claims.ttl;
+        ngx_http_idem_settle_ttl(cover, op, reason);
         op->state = NGX_HTTP_IDEM_UNUSABLE;
         op->reason = reason;
 
@@ -231,6 +232,34 @@ ngx_http_idem_settle_all(ngx_http_idem_ctx_t *ctx, ngx_http_idem_op_e kind,
             ctx->claims.commits++;
         }
     }
+}
+
+
+/*
+ * A release that fails is sent again for as long as the lock may live.  An
+ * unknown outcome under hold stays as long as the lock of a dead holder would:
+ * the ttl may be shorter than a lease, and the window of a derived record over.
+ */
+
+static void
+ngx_http_idem_settle_ttl(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op,
+    ngx_http_idem_reason_e reason)
+{
+    ngx_msec_t  ttl;
+
+    op->ttl = ngx_http_idem_lock_ttl(cover);
+
+    if (op->kind == NGX_HTTP_IDEM_OP_RELEASE) {
+        return;
+    }
+
+    ttl = ngx_http_idem_commit_ttl(cover);
+
+    if (op->hold && reason == NGX_HTTP_IDEM_REASON_UNKNOWN) {
+        ttl = ngx_max(ttl, ngx_http_idem_lock_life(op));
+    }
+
+    op->ttl = ttl;
 }
 
 

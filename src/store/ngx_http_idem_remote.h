@@ -114,8 +114,9 @@ void ngx_http_idem_remote_complete(ngx_http_idem_op_t *op);
 
 /*
  * A notification from the server: the record with this id (in hex) changed.
- * If it was removed, copies of it in the layers around the store are dropped,
- * too.  Messages of any other form are ignored.
+ * If it was removed, copies of it in the layers around the store are not
+ * replayed any more unless the store confirms them.  Messages of any other form
+ * are ignored.
  */
 void ngx_http_idem_remote_message(ngx_http_idem_remote_t *remote, u_char *hex,
     size_t len, ngx_uint_t removed);

@@ -290,9 +290,10 @@ struct ngx_http_idem_op_s {
     /* get, remove, list */
     ngx_http_idem_list_t    *list;
 
-    /* remove: only a record that is still as it was listed; state 0: any */
+    /* remove: only a record that is still as it was listed; 0: any */
     ngx_http_idem_state_e    listed_state;
-    uint64_t                 listed_time;       /* of its claim */
+    uint64_t                 listed_time;       /* of its claim; or
+                                                   ..._LISTED_NONE */
 
     /* log, events */
     ngx_http_idem_trail_t   *trail;
@@ -460,8 +461,8 @@ typedef struct {
 
 
 /*
- * drops the local copies of a record that was removed, possibly by another
- * host
+ * a message says that a record was removed, possibly by another host: its
+ * local copies are replayed only if the store confirms them
  */
 typedef void (*ngx_http_idem_forget_pt)(ngx_http_idem_store_t *store,
     u_char *id);
@@ -523,11 +524,13 @@ struct ngx_http_idem_store_s {
     ((op)->state == NGX_HTTP_IDEM_UNUSABLE                                    \
      && (op)->reason == NGX_HTTP_IDEM_REASON_UNKNOWN && !(op)->hold)
 
+/* op->listed_time if there was no record */
+#define NGX_HTTP_IDEM_LISTED_NONE  ((uint64_t) -1)
+
 /* for backends: whether a record is the one that is to be removed */
 #define ngx_http_idem_op_listed(op, item)                                     \
-    ((op)->listed_state == 0                                                  \
-     || ((op)->listed_state == (item)->state                                  \
-         && (op)->listed_time == (item)->claim.time))
+    (((op)->listed_state == 0 || (op)->listed_state == (item)->state)         \
+     && ((op)->listed_time == 0 || (op)->listed_time == (item)->claim.time))
 
 /* for backends: the operation failed; for this record only */
 

@@ -317,7 +317,7 @@ ngx_http_idem_layers_forget(ngx_http_idem_store_t *store, u_char *id)
         ngx_http_idem_cache_drop(store->layers->cache, id);
     }
 
-    ngx_http_idem_outbox_drop(&store->layers->outbox, id);
+    ngx_http_idem_outbox_doubt(&store->layers->outbox, id);
 }
 
 

@@ -159,7 +159,7 @@ extern const ngx_http_idem_backend_t  ngx_http_idem_outbox_backend;
 /* ..._outbox_admin.c */
 
 ngx_int_t ngx_http_idem_outbox_admin(ngx_http_idem_op_t *op);
-void ngx_http_idem_outbox_drop(ngx_http_idem_outbox_t *o, u_char *id);
+void ngx_http_idem_outbox_doubt(ngx_http_idem_outbox_t *o, u_char *id);
 
 /* called with the zone locked */
 void ngx_http_idem_outbox_remove(ngx_http_idem_outbox_t *o,

@@ -155,10 +155,15 @@ ngx_http_idem_outbox_remove(ngx_http_idem_outbox_t *o,
 }
 
 
-/* drops a record that was removed by another host */
+/*
+ * Another host removed the record: the store is asked before the commit that
+ * is kept here is replayed.  There it is lost, if it is one of before the
+ * removal.  The message alone does not tell: it may be late, or forged.  An
+ * unknown outcome is not replayed, and is tried soon.
+ */
 
 void
-ngx_http_idem_outbox_drop(ngx_http_idem_outbox_t *o, u_char *id)
+ngx_http_idem_outbox_doubt(ngx_http_idem_outbox_t *o, u_char *id)
 {
     ngx_http_idem_item_t  *item;
 
@@ -170,8 +175,11 @@ ngx_http_idem_outbox_drop(ngx_http_idem_outbox_t *o, u_char *id)
 
     item = ngx_http_idem_zone_find(&o->z, id);
 
-    if (item && item->state != NGX_HTTP_IDEM_IN_PROGRESS) {
-        ngx_http_idem_outbox_remove(o, item);
+    if (item && item->state != NGX_HTTP_IDEM_IN_PROGRESS
+        && !ngx_http_idem_op_retryable(item)
+        && (ngx_msec_int_t) (item->u.locked_until - ngx_current_msec) > 0)
+    {
+        item->u.locked_until = ngx_current_msec;
     }
 
     ngx_http_idem_outbox_unlock(o);

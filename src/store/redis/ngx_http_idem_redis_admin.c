@@ -145,18 +145,23 @@ ngx_http_idem_redis_admin_size(ngx_http_idem_redis_t *redis)
 u_char *
 ngx_http_idem_redis_put_admin(u_char *p, ngx_http_idem_redis_call_t *call)
 {
+    size_t                  n;
+    u_char                 *last;
     u_char                  empty[NGX_HTTP_IDEM_REDIS_EMPTY_LEN];
     u_char                  listed[NGX_HTTP_IDEM_REDIS_LISTED_LEN];
     ngx_str_t              *channel;
+    ngx_http_idem_op_t     *op;
     ngx_http_idem_claim_t   claim;
 
-    if (ngx_http_idem_redis_op(call)->kind == NGX_HTTP_IDEM_OP_LIST) {
+    op = ngx_http_idem_redis_op(call);
+
+    if (op->kind == NGX_HTTP_IDEM_OP_LIST) {
         return ngx_http_idem_redis_put_list(p, call);
     }
 
     p = ngx_redis_put_number(p, NGX_HTTP_IDEM_REDIS_HEAD_LEN);
 
-    if (ngx_http_idem_redis_op(call)->kind == NGX_HTTP_IDEM_OP_GET) {
+    if (op->kind == NGX_HTTP_IDEM_OP_GET) {
         return p;
     }
 
@@ -170,15 +175,19 @@ ngx_http_idem_redis_put_admin(u_char *p, ngx_http_idem_redis_call_t *call)
     ngx_memzero(&claim, sizeof(ngx_http_idem_claim_t));
 
     empty[0] = NGX_HTTP_IDEM_REDIS_VERSION;
-    ngx_memcpy(&empty[1], ngx_http_idem_redis_op(call)->id, 8);
+    ngx_memcpy(&empty[1], op->id, 8);
     ngx_http_idem_claim_encode(&empty[9], &claim);
 
     p = ngx_redis_put(p, empty, sizeof(empty));
 
-    listed[0] = (u_char) ngx_http_idem_redis_op(call)->listed_state;
-    ngx_http_idem_put64(&listed[1], ngx_http_idem_redis_op(call)->listed_time);
+    /* without the state: that time in any state; none: whatever there is */
 
-    return ngx_redis_put(p, listed, listed[0] ? sizeof(listed) : 0);
+    listed[0] = (u_char) op->listed_state;
+    last = ngx_http_idem_put64(&listed[1], op->listed_time);
+
+    n = op->listed_state ? sizeof(listed) : op->listed_time ? 8 : 0;
+
+    return ngx_redis_put(p, last - n, n);
 }
 
 

@@ -18,7 +18,8 @@
 --          is not in progress, ms   5 the same if there is no record, ms
 --          6 for the latter: version, first bytes of the id, empty claim
 --          7 state and time of the record that was listed, which may have
---          changed since; "": whatever there is
+--          changed since; or its time alone, whatever its state; "": whatever
+--          there is
 --
 -- Returns  as get.lua, for the deleted record; tag "2": it was deleted before
 --
@@ -26,7 +27,7 @@
 -- of a waiter, 9 to 16 grace, 17 to 24 id, 25 to 40 token, 41 to 109 claim, 46
 -- to 53 time, 110 to 117 lengths of details and response.
 
-local key = KEYS[1]
+local key, listed = KEYS[1], ARGV[7]
 local kind = redis.call('TYPE', key).ok
 
 -- 3, 6: unusable, deleted
@@ -40,7 +41,7 @@ local function bury(head, life)
     redis.call('PUBLISH', ARGV[3], key .. '-')
 end
 
-if kind == 'none' and ARGV[7] ~= '' then
+if kind == 'none' and #listed == 9 then
     return ARGV[1] .. '0'
 end
 
@@ -76,8 +77,9 @@ if not lease and life <= struct.unpack('>I8', head, 9) then
     return ARGV[1] .. (reason == 6 and '2' or '0')
 end
 
-if ARGV[7] ~= ''
-   and string.sub(head, 4, 4) .. string.sub(head, 46, 53) ~= ARGV[7]
+if listed ~= ''
+   and string.sub(string.sub(head, 4, 4) .. string.sub(head, 46, 53), -#listed)
+       ~= listed
 then
     return ARGV[1] .. '0'
 end

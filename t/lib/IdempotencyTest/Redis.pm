@@ -433,7 +433,7 @@ package IdempotencyTest::RedisProxy;
 #
 #   pass      as they are
 #   tear      replies one byte at a time
-#   lose      the next reply, and closes the connection
+#   lose n    the reply after the next n (0), and closes its connection
 #   hold      no reply at all, until "pass"
 #   late n    each reply n ms later than it came
 #   twice     the next reply two times
@@ -594,6 +594,10 @@ sub run
             my $pair = $peer{$s} or next;
             my ($other) = @$pair;
 
+            # told to be deaf in this round
+
+            next if grep { $_ == $s } @deaf;
+
             my $data;
             if (!sysread $s, $data, 65536) {
                 $close->($s, $other);
@@ -658,8 +662,14 @@ sub run
                 }
 
             } elsif ($mode eq 'lose') {
-                $close->($s, $other);
-                $mode = 'pass';
+                if ($passing) {
+                    $passing--;
+                    write_all($other, $data);
+
+                } else {
+                    $close->($s, $other);
+                    $mode = 'pass';
+                }
             }
 
             $last = $data if !$is_client{$s};
