@@ -261,7 +261,7 @@ ngx_http_idem_repeat_start(ngx_http_request_t *r,
     rc = ngx_http_idem_redirects_read(r, ctx, response);
 
     if (rc == NGX_DONE) {
-        return ngx_http_idem_is_unchecked(r, ctx)
+        return ngx_http_idem_is_elsewhere(r, cover)
                ? ngx_http_idem_repeat_failed(ctx) : NGX_DECLINED;
     }
 
@@ -303,7 +303,7 @@ ngx_http_idem_repeat_first(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     step = ctx->repeat->steps->elts;
 
-    if (!step->begin && ngx_http_idem_is_unchecked(r, ctx)) {
+    if (!step->begin && ngx_http_idem_is_elsewhere(r, ctx->repeat->cover)) {
         return ngx_http_idem_repeat_failed(ctx);
     }
 
