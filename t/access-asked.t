@@ -1306,3 +1306,117 @@ for my $uri ('/files/a%20b/ok?op=s', '/files/other/ok') {
     is(http_post($uri, 'x', \%key)->header('Idempotent-Replayed'), 'true',
        "$uri: replayed, as ever");
 }
+
+
+
+=== TEST 18: a response of a location where the URI counts, where it does not
+--- log_level: debug
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_conflict_detail  values;
+
+    location /closed/ {
+        if ($http_x_token = "") {
+            return  403;
+        }
+
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /moved/ {
+        internal;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /open/ {
+        idempotency_fingerprint  off;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /raw/ {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %type = ('Content-Type' => 'application/json');
+my $body = '{"iban":"secret"}';
+
+for my $uri ('/closed/ok?op=a', '/closed/accel?to=/moved/ok&op=b') {
+    for my $other ('/open/ok?op=a', '/open/ok') {
+        kept_out("$uri, $other", [ 'POST', $uri ], [ 'POST', $other ],
+                 { 'X-Token' => 1 }, {});
+        app_reset();
+    }
+}
+
+# while it runs: neither to one that waits, nor what its body was
+
+my %key = (%type, 'Idempotency-Key' => new_key());
+my %in = (%key, 'X-Token' => 1);
+my $c = send_post('/closed/hold?op=c', $body, \%in);
+app_wait_parked('c');
+
+like(http_post('/closed/hold?op=c', '{"iban":"x"}', \%in)->body, qr/secret/,
+     'who asks for the same is told');
+unlike(http_post('/raw/ok', '{"iban":"x"}', \%key)->body, qr/secret|iban/,
+       'by another URI not');
+
+my $waiter = send_post('/open/ok', $body, \%key);
+ok(wait_for(sub { error_log() =~ /idempotency: begin -> wait: / }), 'waits');
+app_release('c');
+
+is($c->read_response->body, "run 1\n", 'ran');
+is($waiter->read_response->status, 403, 'one that waited is refused');
+
+unlike(http_post('/raw/ok', '{"iban":"x"}', \%key)->body, qr/secret|iban/,
+       'nor is it told later');
+
+
+
+=== TEST 19: the same, where the place of the original is not known
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_conflict_detail  values;
+
+    location /closed/ {
+        if ($http_x_token = "") {
+            return  403;
+        }
+
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /moved/ {
+        internal;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location /open/ {
+        idempotency_fingerprint  raw;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %type = ('Content-Type' => 'application/json');
+my (%key, %in);
+
+for my $uri ('/closed/ok?op=a', '/closed/accel?to=/moved/ok&op=b') {
+    $key{$uri} = { %type, 'Idempotency-Key' => new_key() };
+    $in{$uri} = { %{ $key{$uri} }, 'X-Token' => 1 };
+
+    like(http_post($uri, '{"iban":"secret"}', $in{$uri})->body, qr/^run /,
+         "$uri: ran");
+    unlike(http_post('/open/ok', '{"iban":"x"}', $key{$uri})->body,
+           qr/secret|iban/, "$uri: nothing of the body");
+}
+
+edit_config(sub { s/fingerprint  raw/fingerprint  off/ });
+ok(nginx_reload(), 'reloaded');
+
+for my $uri (sort keys %key) {
+    my $r = http_post('/open/ok', '{"iban":"secret"}', $key{$uri});
+
+    is($r->error_code, 'IDEMPOTENCY_CONFLICT', "$uri: a conflict");
+    is($r->header('Idempotent-Replayed'), undef, "$uri: not replayed");
+
+    $r = http_post($uri, '{"iban":"secret"}', $in{$uri});
+    is($r->header('Idempotent-Replayed'), 'true', "$uri: its own URI");
+}

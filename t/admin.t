@@ -728,3 +728,32 @@ is($cursor, undef, 'the list ends');
 is($longest, 7, 'no page is longer than was asked for');
 is(scalar(grep { !$seen{$_} } @{ $id{a} }), 0, 'none that stayed is missing');
 is(scalar(grep { $_ > 1 } values %seen), 0, 'none is there twice');
+
+
+
+=== TEST 21: events that are followed take no more memory with each
+--- log_level: debug
+--- http_config
+    request_pool_size  512;
+--- config eval: $::api
+--- client
+my $c = connect_client();
+
+$c->send_part("GET /ops/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+$c->read_some(200, 10);
+
+my ($id) = error_log() =~ m{\*(\d+) http request line: "GET /ops/events};
+my $blocks = sub { my @n = error_log() =~ /\*$id posix_memalign: \w+:512 /g };
+my $before = $blocks->();
+my $text;
+
+for my $n (1 .. 30) {
+    post('/ok?op=m', new_key());
+    wait_for(sub { $text = $c->read_some(1 << 20, 0.1) // '';
+                   (() = $text =~ /"idempotency\.processed"/g) >= $n });
+}
+
+is(scalar(() = $text =~ /"idempotency\.processed"/g), 30, 'all came');
+cmp_ok($before, '>', 0, 'blocks of memory are seen');
+is($blocks->(), $before, 'none was added');
+$c->abort;

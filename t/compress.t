@@ -373,3 +373,58 @@ for my $how (qw(abort rst)) {
     is(length $r->body, 8_000_000, "$how: whole");
     is(app_count($how), 1, "$how: ran once");
 }
+
+
+
+=== TEST 9: an empty one
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_compress  on min=0;
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+for my $uri ('/ok?n=0', '/204?x=1', '/ok?n=0&type=text/event-stream',
+             '/ok?n=0&nolength=1&type=text/event-stream', '/ok?n=1')
+{
+    my %key = ('Idempotency-Key' => new_key());
+
+    my $first = http_post($uri, 'x', \%key);
+    my $retry = http_post($uri, 'x', \%key);
+
+    is($retry->header('Idempotent-Replayed'), 'true', "$uri: replayed");
+    is($retry->body, $first->body, "$uri: as it was");
+}
+
+
+
+=== TEST 10: a client that leaves meanwhile, with a post_action
+--- log_level: debug
+--- config
+    idempotency               $TEST_STORE;
+    idempotency_compress      on;
+    idempotency_max_response  20m;
+    location / {
+        post_action  /after;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location = /after {
+        idempotency  off;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT/ok?op=after;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key());
+
+my $c = send_post('/size?n=12000000&op=a', 'x', \%key);
+ok(wait_for(sub { error_log() =~ /idempotency: hold -> compress/ }, 60),
+   'being compressed');
+$c->abort;
+
+is(app_wait('after'), 1, 'the action');
+like(error_log(), qr/idempotency: commit -> send/, 'after the commit');
+
+is(http_post('/size?n=12000000&op=a', 'x', \%key)
+       ->header('Idempotent-Replayed'), 'true', 'replayed');
+is(app_count('a'), 1, 'ran once');
+--- no_error_log
+[alert]

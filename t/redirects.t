@@ -906,3 +906,169 @@ $r = http_post('/page/ok', 'x', { 'Idempotency-Key' => '"' });
 
 is($r->status, 400, 'malformed');
 is($r->body, "a page\n", 'a page');
+
+
+
+=== TEST 12: post_action of a request that did not begin
+--- http_config
+    limit_req_zone  $server_name  zone=slow:1m  rate=1r/s;
+--- config
+    idempotency  $TEST_STORE;
+    location / {
+        limit_req    zone=slow burst=9;
+        post_action  /after;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /named/ {
+        limit_req    zone=slow burst=9;
+        post_action  @after;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location = /after {
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT/ok?op=after;
+    }
+    location @after {
+        rewrite      ^ /ok?op=after? break;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location = /use {
+        idempotency  off;
+        limit_req    zone=slow burst=9;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT/ok;
+    }
+--- client
+# the first one is let in at once, so that the next is delayed
+
+http_post('/use', 'x');
+
+for my $uri (qw(/ok?op=a /named/ok?op=b)) {
+    my %key = ('Idempotency-Key' => new_key());
+    my $delayed = () = error_log() =~ /delaying request/g;
+
+    app_reset();
+
+    my $c = send_post($uri, 'x', \%key);
+    ok(wait_for(sub { (() = error_log() =~ /delaying request/g) > $delayed }),
+       "$uri: delayed");
+    $c->abort;
+
+    # nginx runs it for each client that leaves
+
+    is(app_wait('after'), 1, "$uri: the action");
+
+    my $r = http_post($uri, 'x', \%key);
+
+    is($r->body, "run 1\n", "$uri: has not begun for it");
+    is($r->header('Idempotent-Replayed'), undef, "$uri: and left nothing");
+    is(app_wait('after', 2), 2, "$uri: its own action");
+}
+
+
+
+=== TEST 13: post_action of a request that breaks off
+--- modules: lua
+--- config
+    idempotency  $TEST_STORE;
+    location /work {
+        post_action  /after;
+        content_by_lua_block {
+            ngx.location.capture("/app", {
+                method = ngx.HTTP_POST, args = ngx.var.args
+            })
+            ngx.exit(ngx.ERROR)
+        }
+    }
+    location /refused {
+        post_action  /after;
+        access_by_lua_block {
+            if not ngx.var.http_x_in then
+                ngx.exit(ngx.ERROR)
+            end
+        }
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT/ok;
+    }
+    location = /app {
+        rewrite      ^ /ok break;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location = /after {
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT/ok?op=after;
+    }
+--- client
+# nginx answers nothing; what the action answers is not the response
+
+my %key = ('Idempotency-Key' => new_key());
+
+my $c = send_post('/work?op=a', 'x', \%key);
+is(app_wait('after'), 1, 'the action');
+
+my $r = http_post('/work?op=a', 'x', \%key);
+
+is($r->error_code, 'OUTCOME_UNKNOWN', 'it may have run');
+is(app_count('a'), 1, 'ran once');
+$c->abort;
+
+# nor does it begin for one that was refused
+
+app_reset();
+%key = ('Idempotency-Key' => new_key());
+
+$c = send_post('/refused?op=b', 'x', \%key);
+is(app_wait('after'), 1, 'refused: the action');
+
+$key{'X-In'} = 1;
+is(http_post('/refused?op=b', 'x', \%key)->body, "run 1\n", 'let in');
+$c->abort;
+
+
+
+=== TEST 14: post_action of a retry that is refused where its original began
+--- config
+    idempotency              $TEST_STORE;
+    idempotency_fingerprint  off;
+    location /open/ {
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /closed/ {
+        if ($http_x_in = "") {
+            return 403;
+        }
+        post_action  /after;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /named/ {
+        if ($http_x_in = "") {
+            return 403;
+        }
+        post_action  @after;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location = /after {
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT/ok?op=after;
+    }
+    location @after {
+        rewrite      ^ /ok?op=after? break;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+for my $where ('/closed/', '/named/') {
+    my %key = ('Idempotency-Key' => new_key());
+
+    app_reset();
+
+    is(http_post("${where}ok?op=a", 'x', { %key, 'X-In' => 1 })->body,
+       "run 1\n", "$where: ran");
+    is(app_wait('after'), 1, "$where: its action");
+
+    my $c = connect_client();
+
+    $c->request('POST', '/open/ok?op=a', 'x', \%key);
+    is($c->read_response->status, 403, "$where: refused");
+    is(app_wait('after', 2), 2, "$where: the action");
+
+    $c->request('POST', '/open/ok?op=b', 'x',
+                { 'Idempotency-Key' => new_key() });
+    is($c->read_response->body, "run 1\n", "$where: on the same connection");
+}
+--- no_error_log
+[alert]

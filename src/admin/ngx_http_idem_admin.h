@@ -102,6 +102,8 @@ struct ngx_http_idem_job_s {
     ngx_pool_t                   *pool;          /* of a slice              */
     ngx_event_t                   event;         /* resumes after a pause   */
     ngx_msec_t                    sent;          /* last, of a stream       */
+    ngx_buf_t                     data;          /* of a stream: used again */
+    ngx_buf_t                     comment;       /* when they were sent     */
     unsigned                      asked:1;       /* see "op" for the answer */
 };
 

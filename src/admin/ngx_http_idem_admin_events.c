@@ -50,6 +50,8 @@ static ngx_int_t ngx_http_idem_follow_select(ngx_http_idem_events_t *f,
     ngx_str_t *args);
 static ngx_uint_t ngx_http_idem_follow_match(ngx_http_idem_events_t *f,
     u_char *p, size_t len);
+static ngx_int_t ngx_http_idem_stream_output(ngx_http_idem_job_t *job,
+    ngx_buf_t *b, u_char *p, u_char *last);
 static void ngx_http_idem_stream_write(ngx_http_request_t *r);
 
 
@@ -235,22 +237,29 @@ ngx_http_idem_stream_begin(ngx_http_idem_job_t *job, const char *hello)
 
     p = (u_char *) hello;
 
-    return ngx_http_idem_stream_send(job, p, p + ngx_strlen(hello));
+    return ngx_http_idem_stream_output(job, &job->comment, p,
+                                       p + ngx_strlen(hello));
 }
 
+
+/* not called while the data before is being sent */
 
 ngx_int_t
 ngx_http_idem_stream_send(ngx_http_idem_job_t *job, u_char *p, u_char *last)
 {
-    ngx_buf_t    *b;
-    ngx_chain_t   out;
+    return ngx_http_idem_stream_output(job, &job->data, p, last);
+}
+
+
+static ngx_int_t
+ngx_http_idem_stream_output(ngx_http_idem_job_t *job, ngx_buf_t *b,
+    u_char *p, u_char *last)
+{
+    ngx_chain_t  out;
 
     job->sent = ngx_current_msec;
 
-    b = ngx_calloc_buf(job->request->pool);
-    if (b == NULL) {
-        return NGX_ERROR;
-    }
+    ngx_memzero(b, sizeof(ngx_buf_t));
 
     b->pos = p;
     b->last = last;
@@ -271,7 +280,8 @@ ngx_http_idem_stream_alive(ngx_http_idem_job_t *job)
     static u_char  alive[] = ":\n\n";
 
     return (ngx_current_msec - job->sent > NGX_HTTP_IDEM_STREAM_ALIVE)
-           ? ngx_http_idem_stream_send(job, alive, alive + 3) : NGX_OK;
+           ? ngx_http_idem_stream_output(job, &job->comment, alive, alive + 3)
+           : NGX_OK;
 }
 
 

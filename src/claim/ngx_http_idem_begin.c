@@ -366,6 +366,12 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         ctx->answer.undisclosed |= ngx_http_idem_details_hidden(r, ctx,
                                                        &ctx->answer.details);
 
+        /* the location of another URI may have checks of its own */
+
+        if (!ngx_http_idem_target_same(cover)) {
+            ngx_str_null(&ctx->answer.details);
+        }
+
         return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
     }
 

@@ -47,6 +47,7 @@
 #define ngx_http_idem_server_fold(sum)  (uint32_t) ((sum) ^ ((sum) >> 32))
 
 
+static ngx_uint_t ngx_http_idem_conf_mixed(ngx_http_idem_main_conf_t *mcf);
 static ngx_http_idem_server_t *ngx_http_idem_find_server(
     ngx_http_idem_main_conf_t *mcf, ngx_http_core_srv_conf_t *cscf);
 static ngx_uint_t ngx_http_idem_same_servers(ngx_http_idem_main_conf_t *mcf,
@@ -146,6 +147,10 @@ ngx_http_idem_conf_servers(ngx_conf_t *cf)
     mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
     cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
 
+    if (ngx_http_idem_conf_mixed(mcf)) {
+        mcf->places = 1;
+    }
+
     if (cmcf->ports == NULL || mcf->servers.nelts < 2) {
         return;
     }
@@ -188,6 +193,28 @@ ngx_http_idem_conf_servers(ngx_conf_t *cf)
             }
         }
     }
+}
+
+
+/*
+ * Whether the URI counts in some locations only: elsewhere another request may
+ * find what such a location has stored.
+ */
+
+static ngx_uint_t
+ngx_http_idem_conf_mixed(ngx_http_idem_main_conf_t *mcf)
+{
+    ngx_uint_t                  i, alone;
+    ngx_http_idem_loc_conf_t  **conf;
+
+    conf = mcf->locations.elts;
+    alone = 0;
+
+    for (i = 0; i < mcf->locations.nelts; i++) {
+        alone += (conf[i]->fingerprint->mode == NGX_HTTP_IDEM_FINGERPRINT_OFF);
+    }
+
+    return alone && alone < mcf->locations.nelts;
 }
 
 
@@ -292,7 +319,7 @@ ngx_http_idem_server_text(uint64_t sum, ngx_str_t *text)
 
 
 /* whether the address selects the server, not the host alone, or an "if" may
-   select other checks */
+   select other checks, or the URI counts in some locations only */
 
 ngx_uint_t
 ngx_http_idem_places_stored(ngx_http_request_t *r)

@@ -295,7 +295,10 @@ ngx_http_idem_ask_forget(ngx_http_request_t *r)
 }
 
 
-/* nginx begins with the request of the original, or with an error page */
+/*
+ * nginx begins with the request of the original, or with an error page or a
+ * post_action
+ */
 
 void
 ngx_http_idem_ask_redirected(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
@@ -316,7 +319,7 @@ ngx_http_idem_ask_redirected(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return;
     }
 
-    if (r->error_page || r->err_status) {
+    if (r->error_page || r->err_status || r->post_action) {
         clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
         /* a page by URI has a URI of its own */

@@ -21,6 +21,7 @@ static void ngx_http_idem_place_save(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_uint_t ngx_http_idem_by_error_page(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
+static void ngx_http_idem_end(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_ctx_cleanup(void *data);
 static void ngx_http_idem_ctx_count(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_ctx_free(void *data);
@@ -472,16 +473,42 @@ ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx)
 
 
 /*
+ * nginx runs a post_action as a part of the request: when that is through, and
+ * as well when it fails or its client leaves.  The action neither begins a
+ * record nor answers for the request that ran: what is not through by now ends
+ * without a response.
+ */
+
+void
+ngx_http_idem_post_action(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    /* the handler of the request has not redirected it here */
+
+    ctx->work.run.uri_changes = r->uri_changes;
+
+    if (ctx->stage == NGX_HTTP_IDEM_REPEAT) {
+        ngx_http_idem_ask_redirected(r, ctx);
+
+    } else {
+        ngx_http_idem_end(ctx);
+    }
+
+    if (ctx->stage <= NGX_HTTP_IDEM_WAIT
+        || ctx->stage == NGX_HTTP_IDEM_REPEAT)
+    {
+        ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_PASS, "a post_action");
+    }
+}
+
+
+/*
  * The request ends, normally or not: cancels all callbacks for it, and
- * settles its locks.  Called before the access log is written, and after the
- * upstream has recorded the number of bytes sent.
+ * settles its locks.
  */
 
 static void
-ngx_http_idem_ctx_cleanup(void *data)
+ngx_http_idem_end(ngx_http_idem_ctx_t *ctx)
 {
-    ngx_http_idem_ctx_t  *ctx = data;
-
     switch (ctx->stage) {
 
     case NGX_HTTP_IDEM_READ_BODY:
@@ -520,6 +547,20 @@ ngx_http_idem_ctx_cleanup(void *data)
         /* during a commit r->blocked keeps the request alive */
         break;
     }
+}
+
+
+/*
+ * Called before the access log is written, and after the upstream has recorded
+ * the number of bytes sent.
+ */
+
+static void
+ngx_http_idem_ctx_cleanup(void *data)
+{
+    ngx_http_idem_ctx_t  *ctx = data;
+
+    ngx_http_idem_end(ctx);
 
     if (ctx->status != NGX_HTTP_IDEM_STATUS_NONE && !ctx->counted) {
         ctx->counted = 1;

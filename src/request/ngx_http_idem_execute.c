@@ -335,6 +335,7 @@ ngx_http_idem_client_handler(ngx_event_t *rev)
 
     if (ctx && !ngx_http_idem_shutdown_expired(r)
         && (ngx_http_idem_at_work(ctx)
+            || ctx->stage == NGX_HTTP_IDEM_COMPRESS
             || ctx->stage == NGX_HTTP_IDEM_COMMIT))
     {
         ngx_http_block_reading(r);

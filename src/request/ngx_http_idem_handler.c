@@ -60,13 +60,20 @@ ngx_http_idem_preaccess_handler(ngx_http_request_t *r)
      * enabled
      */
 
-    if ((conf->store == NULL && !r->internal)
-        || r != r->main || r->post_action)
-    {
+    if ((conf->store == NULL && !r->internal) || r != r->main) {
         return NGX_DECLINED;
     }
 
     ctx = ngx_http_idem_get_ctx(r);
+
+    if (r->post_action) {
+
+        if (ctx) {
+            ngx_http_idem_post_action(r, ctx);
+        }
+
+        return NGX_DECLINED;
+    }
 
     if (ctx) {
 

@@ -188,6 +188,32 @@ ngx_http_idem_is_unchecked(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
+/*
+ * Whether a record without a place may be that of another location.  With
+ * "idempotency_fingerprint off" here and another mode there, such a record was
+ * made before a reload, or on another host.  A derived record has no target,
+ * and has a place if the URI does not count.
+ */
+
+ngx_uint_t
+ngx_http_idem_is_elsewhere(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
+{
+    return ngx_http_idem_is_unchecked(r, cover->ctx)
+           || (!cover->derived && !ngx_http_idem_target_same(cover));
+}
+
+
+/* whether the request asks for what the original asked for, but for its body */
+
+ngx_uint_t
+ngx_http_idem_target_same(ngx_http_idem_cover_t *cover)
+{
+    return ngx_memcmp(cover->op.found.claim.target, cover->claim.target,
+                      NGX_HTTP_IDEM_TARGET_LEN)
+           == 0;
+}
+
+
 /* whether the request is in the location where the original began */
 
 ngx_uint_t

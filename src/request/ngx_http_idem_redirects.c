@@ -56,7 +56,7 @@ static ngx_int_t ngx_http_idem_repeat_redirect(ngx_http_request_t *r,
 ngx_int_t
 ngx_http_idem_redirect_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    if (!ngx_http_idem_at_work(ctx) || r->post_action) {
+    if (!ngx_http_idem_at_work(ctx)) {
         return NGX_OK;
     }
 
@@ -121,6 +121,11 @@ ngx_http_idem_follow_redirect(ngx_http_request_t *r)
         return NGX_OK;
     }
 
+    if (r->post_action) {
+        ngx_http_idem_post_action(r, ctx);
+        return NGX_OK;
+    }
+
     if (ngx_http_idem_at_work(ctx)) {
         ngx_http_idem_outcome_redirected(r, ctx);
     }
@@ -175,10 +180,6 @@ ngx_http_idem_redirect_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_core_loc_conf_t  *clcf;
     ngx_http_idem_loc_conf_t  *conf;
     ngx_http_idem_redirect_t  *redirect;
-
-    if (r->post_action) {
-        return NGX_OK;
-    }
 
     if (ngx_http_idem_redirect_save(r, ctx) != NGX_OK) {
         return NGX_ERROR;
@@ -260,7 +261,7 @@ ngx_http_idem_repeat_start(ngx_http_request_t *r,
     rc = ngx_http_idem_redirects_read(r, ctx, response);
 
     if (rc == NGX_DONE) {
-        return ngx_http_idem_is_unchecked(r, ctx)
+        return ngx_http_idem_is_elsewhere(r, cover)
                ? ngx_http_idem_repeat_failed(ctx) : NGX_DECLINED;
     }
 
@@ -302,7 +303,7 @@ ngx_http_idem_repeat_first(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     step = ctx->repeat->steps->elts;
 
-    if (!step->begin && ngx_http_idem_is_unchecked(r, ctx)) {
+    if (!step->begin && ngx_http_idem_is_elsewhere(r, ctx->repeat->cover)) {
         return ngx_http_idem_repeat_failed(ctx);
     }
 

@@ -320,6 +320,8 @@ void ngx_http_idem_enter(ngx_http_idem_ctx_t *ctx,
 void ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_no_post_action(ngx_http_request_t *r);
 void ngx_http_idem_with_post_action(ngx_http_request_t *r);
+void ngx_http_idem_post_action(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_retry_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_uint_t ngx_http_idem_group(ngx_http_idem_ctx_t *ctx);
@@ -438,6 +440,9 @@ ngx_uint_t ngx_http_idem_is_rewritten(ngx_http_request_t *r);
 
 ngx_uint_t ngx_http_idem_is_unchecked(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
+ngx_uint_t ngx_http_idem_is_elsewhere(ngx_http_request_t *r,
+    ngx_http_idem_cover_t *cover);
+ngx_uint_t ngx_http_idem_target_same(ngx_http_idem_cover_t *cover);
 ngx_int_t ngx_http_idem_place_begin(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_uint_t ngx_http_idem_same_place(ngx_http_request_t *r,

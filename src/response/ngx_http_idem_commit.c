@@ -41,7 +41,8 @@ ngx_http_idem_commit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     ctx->capture.response.plain_len = ctx->capture.response.body_len;
 
-    if (ngx_http_idem_flag(r, &ctx->conf->compress, "idempotency_compress")
+    if (ctx->capture.response.body_len
+        && ngx_http_idem_flag(r, &ctx->conf->compress, "idempotency_compress")
         && ctx->capture.response.body_len
            >= ngx_http_idem_size(r, &ctx->conf->compress_min,
                                  "idempotency_compress")
