@@ -519,8 +519,12 @@ sub run
     };
 
     while (1) {
-        for my $s ($select->can_read) {
 
+        # what it is told comes first: nginx may have sent its next command
+
+        for my $s (sort { ($b == $control) <=> ($a == $control) }
+                   $select->can_read)
+        {
             if ($s == $control) {
                 sysread($control, my $text, 100) or return;
 
