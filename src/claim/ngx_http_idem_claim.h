@@ -111,6 +111,8 @@ typedef struct {
     ngx_msec_t               ttl;
     ngx_msec_t               lease;
     ngx_msec_t               grace;
+    ngx_msec_t               reading;           /* from its arrival to begin:
+                                                   the body came meanwhile  */
     ngx_uint_t               on_store_error;
     ngx_uint_t               unknown_outcome;
     ngx_http_idem_statuses_t *keep_status;
