@@ -55,7 +55,6 @@ static ngx_int_t ngx_http_idem_fold(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_found_t *found);
-static void ngx_http_idem_adopted(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_store_error(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover);
 static void ngx_http_idem_store_failed(ngx_http_idem_ctx_t *ctx,
@@ -499,7 +498,7 @@ ngx_http_idem_fold(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             return ngx_http_idem_park(r);
         }
 
-    } else if (ctx->claims.primary->settling) {
+    } else if (ctx->claims.commits) {
         return NGX_AGAIN;
     }
 
@@ -560,31 +559,7 @@ ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found)
 
     cover->acquired = 0;
 
-    if (ngx_http_idem_op_detach(op) != NGX_AGAIN) {
-        return NGX_OK;
-    }
-
-    op->detached = ngx_http_idem_adopted;
-    op->data = cover;
-    cover->settling = op;
-
-    return NGX_AGAIN;
-}
-
-
-static void
-ngx_http_idem_adopted(ngx_http_idem_op_t *op)
-{
-    ngx_http_idem_ctx_t    *ctx;
-    ngx_http_idem_cover_t  *cover;
-
-    cover = op->data;
-    ctx = cover->ctx;
-
-    cover->settling = NULL;
-    ctx->claims.store_time += ngx_current_msec - op->start;
-
-    ngx_http_idem_resume(ctx->request);
+    return ngx_http_idem_settle_op(cover, op);
 }
 
 

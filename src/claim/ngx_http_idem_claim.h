@@ -197,6 +197,8 @@ void ngx_http_idem_settle_status(ngx_http_idem_ctx_t *ctx,
 ngx_int_t ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_outcome_e outcome, ngx_http_idem_reason_e reason,
     ngx_uint_t wait);
+ngx_int_t ngx_http_idem_settle_op(ngx_http_idem_cover_t *cover,
+    ngx_http_idem_op_t *op);
 void ngx_http_idem_settle_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_release(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_abandon(ngx_http_idem_ctx_t *ctx);
