@@ -1307,6 +1307,19 @@ for my $uri ('/files/a%20b/ok?op=s', '/files/other/ok') {
        "$uri: replayed, as ever");
 }
 
+# digits of escapes in small letters are the same path as those in capitals
+
+%key = ('Idempotency-Key' => new_key());
+is(http_post('/files/caf%c3%a9/ok?op=l', 'x', \%key)->body, "run 1\n",
+   'small digits');
+
+for my $uri ('/files/caf%c3%a9/ok?op=l', '/files/caf%C3%A9/ok?op=l',
+             '/files/other/ok')
+{
+    is(http_post($uri, 'x', \%key)->header('Idempotent-Replayed'), 'true',
+       "$uri: replayed");
+}
+
 
 
 === TEST 18: a response of a location where the URI counts, where it does not

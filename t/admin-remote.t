@@ -192,6 +192,12 @@ is(http_request('DELETE', "/ops/records/shared/$id", '', {})->status, 404,
    'there is none to be deleted twice');
 is(post('/ok?op=d', $key)->body, "run 2\n", 'it runs again');
 
+# the first copy leaves something in its place, and the second finds that
+
+$::proxy->tell('lose 1');
+is(http_request('DELETE', '/ops/records/shared/' . 'ab' x 32, '', {})->status,
+   404, 'of none that there was');
+
 $::proxy->tell('hold');
 my $c = send_request('DELETE', "/ops/records/shared/$id", '', {});
 ok(nginx_reload(), 'a reload');

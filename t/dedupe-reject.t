@@ -10,6 +10,8 @@ use lib 't/lib';
 use IdempotencyTest;
 use Test::Nginx::Socket 'no_plan';
 
+our ($server, $proxy) = start_proxied();
+
 run_tests();
 
 __DATA__
@@ -227,3 +229,68 @@ for my $n (1 .. 6) {
         is(app_count($op), 2, "$op: two executions");
     }
 }
+
+
+
+=== TEST 8: a retry is no duplicate of its own first try
+The first try has the record of the rule, and not yet that of its key, when the
+retry comes to another host.
+--- store: redis postgres
+--- http_config
+    idempotency_store far $TEST_REMOTE {
+        server   127.0.0.1:$TEST_NGINX_PROXY_PORT;
+        timeout  20s;
+    }
+    idempotency_store near $TEST_REMOTE {
+        server   127.0.0.1:$TEST_NGINX_OWN_PORT;
+    }
+    idempotency_dedupe  json:email window=60s when=always action=reject;
+    server {
+        listen       127.0.0.1:$TEST_NGINX_PORT_2;
+        server_name  localhost;
+        location / {
+            idempotency  near;
+            proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+    }
+--- config
+    location / {
+        idempotency  far;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 60
+--- client
+my @there = (port => $ENV{TEST_NGINX_PORT_2});
+my $records = sub { return scalar(() = $::server->keys) };
+my $email = sub { return '{"email":"' . $_[0] . '@b.c"}' };
+
+http_post("/ok?op=$_", $email->($_), { 'Idempotency-Key' => new_key() }, @there)
+    for 'near';
+http_post("/ok?op=$_", $email->($_), { 'Idempotency-Key' => new_key() })
+    for 'far';
+
+# which record is the first is a matter of hashes: so there are several
+
+for my $n (1 .. 8) {
+    my @retry = ("/ok?op=a$n", $email->($n), { 'Idempotency-Key' => new_key() });
+    my $before = $records->();
+
+    $::proxy->tell('hold');
+    my $first = send_post(@retry);
+    ok(wait_for(sub { $records->() > $before }), "$n: its first lock");
+
+    my $retry = send_post(@retry, @there);
+    my $early = $retry->read_response(0.5);
+    is($early && $early->body, undef, "$n: the retry waits");
+    $::proxy->tell('cut');
+
+    for ($first, $early ? () : $retry) {
+        my $r = $_->read_response(20);
+        is($r && $r->body, "run 1\n", "$n: the one answer");
+    }
+
+    is(app_count("a$n"), 1, "$n: ran once");
+}
+
+is(http_post('/ok?op=a1', $email->(1), { 'Idempotency-Key' => new_key() },
+             @there)->error_code, 'DUPLICATE_REQUEST', 'another key is refused');

@@ -799,3 +799,36 @@ ok(wait_for(sub {
 
 app_release('brief');
 is(outcome(http_post($uri, 'x', { key('brief-1') })), 'OUTCOME_UNKNOWN', 'the key has its TTL');
+
+
+
+=== TEST 19: a body that comes slowly
+Both requests arrive within the window; one body takes 6 s, the other as long
+again, and a little more.
+--- config
+    idempotency         $TEST_STORE;
+    idempotency_dedupe  body window=5s;
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 60
+--- client
+my ($late, $first) = map { connect_client() } 1, 2;
+
+for ($late, $first) {
+    $_->send_part("POST /ok?op=slow HTTP/1.1\r\nHost: localhost\r\n"
+                  . "Content-Length: 4\r\n\r\nab");
+}
+
+Time::HiRes::sleep(6);
+$first->send_part('cd');
+is(outcome($first->read_response), 'run 1', 'the first');
+
+# the embedded store forgets what has expired when it is asked for something
+
+Time::HiRes::sleep(7);
+http_post('/ok?op=other', $_) for 1 .. 40;
+
+$late->send_part('cd');
+is(outcome($late->read_response), 'run 1 replayed', 'folds');
+is(app_count('slow'), 1, 'ran once');

@@ -269,3 +269,33 @@ $::second->resume;
 app_release('a');
 is($c->read_response(20)->body, "run 1\n", 'it has its answer');
 is(app_count('a'), 1, 'ran once');
+
+
+
+=== TEST 6: a holder in both gives both back while the ledger is silent
+The answer, and another host, do not wait for the ledger.
+--- store: redis postgres
+--- workers: 1
+--- http_config eval: $::silent =~ s/(SECOND_PORT;\s+timeout  )4s/${1}60s/r
+--- config eval: $::location
+--- client_timeout: 60
+--- client
+in_use('/remote/ok?op=use');
+my $key = key();
+my $uri = '/remote/hold?op=a&status=503';
+my $c = send_post($uri, 'x', $key);
+is(app_wait_parked('a'), 1, 'it runs, and holds the lock in both');
+
+$::second->pause;
+app_release('a');
+my $r = $c->read_response;
+is($r && $r->status, 503, 'it is answered');
+
+$c = send_post($uri, 'x', $key, port => $ENV{TEST_NGINX_PORT_2});
+is(app_wait('a', 2), 2, 'its retry on another host runs');
+app_release('a');
+is($c->read_response->status, 503, 'and is answered');
+
+$::second->resume;
+ok(wait_for(sub { my @left = $::second->keys; @left == 1 }),
+   'the ledger has only what brought it into use');

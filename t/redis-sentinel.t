@@ -321,3 +321,43 @@ is_deeply($r->{unanswered}, [], 'every key was answered in the end');
 cmp_ok(scalar @{ $r->{twice} }, '<', 0.04 * $r->{keys},
        'hardly anything ran twice');
 ok($other->stop, 'the other leaves');
+
+
+
+=== TEST 11: a list that is read while another server takes over
+The new master has its own order of records.
+--- store: redis
+--- http_config eval: $::http =~ s/replicas .*//r
+--- config eval: $::server . "location /ops/ { idempotency_admin; }\n"
+--- client_timeout: 120
+--- client
+fresh();
+
+my (%seen, $cursor);
+my %stay = map { $_ => 1 } map { my $key = new_key();
+                                 post("/ok?op=$_", $key)->header('X-Record') }
+                           1 .. 400;
+
+my $page = sub {
+    my $r = http_get('/ops/records/s?limit=150' . ($cursor ? "&cursor=$cursor" : ''));
+
+    is($r->status, 200, 'a page') or return;
+    $seen{ $_->{record} }++ for @{ $r->json->{records} };
+    return $cursor = $r->json->{cursor};
+};
+
+$page->();
+cmp_ok(scalar keys %seen, '<', 400, 'there is more');
+
+# no write is lost
+
+wait_for(sub { 3 == grep { (() = $_->keys('idempotency:*')) == 400 } $::set->nodes })
+    or die "it is not replicated\n";
+my $new = $::set->fail_over;
+ok(wait_for(sub { my $k = new_key(); post("/ok?op=$k", $k)->status == 200 }, 25),
+   'the new master is found');
+
+for (1 .. 40) { $page->() or last }
+
+is($cursor, undef, 'the list ends');
+is(scalar(grep { !$seen{$_} } keys %stay), 0, 'none is missing');

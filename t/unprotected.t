@@ -375,3 +375,46 @@ app_release('a');
 my @got = grep { defined && $_->status } map { $_->read_response(10) } @w;
 is(scalar(grep { $_->body ne "run 2\n" } @got), 0, 'all get its response');
 is(app_count('a'), 2, 'it ran once more');
+
+
+
+=== TEST 12: a lock that was taken over and given back keeps its fingerprint
+The holder before may have run: the same request may run again, and no other.
+--- store: redis postgres
+--- workers: 2
+--- http_config eval: main::stores('')
+--- config eval: $::location
+--- provokes: exited on signal 9
+--- client_timeout: 60
+--- client
+part();
+my $key = key();
+my $uri = '/hold?op=a&status=503';
+
+send_post($uri, 'x', $key);
+app_wait_parked('a');
+kill_worker($_) for nginx_workers();
+sleep 2.2;
+
+for my $n (2, 3) {
+    my $c = send_post($uri, 'x', $key);
+    ok(app_wait('a', $n, 10), "run $n");
+    app_release('a');
+    is($c->read_response->status, 503, 'is not kept');
+
+    my $other = http_post('/ok?op=b', 'y', $key);
+    is($other->error_code, 'IDEMPOTENCY_CONFLICT', 'another request is a conflict');
+}
+
+join_again();
+ok(wait_for(sub { outbox()->{waiting} == 0 }, 8), 'the store knows');
+
+my @there = (port => $ENV{TEST_NGINX_PORT_2});
+is(http_post('/ok?op=b', 'y', $key, @there)->error_code, 'IDEMPOTENCY_CONFLICT',
+   'on another host, too');
+is(app_count('b'), 0, 'it did not run');
+
+my $c = send_post($uri, 'x', $key, @there);
+ok(app_wait('a', 4, 10), 'the same request may');
+app_release('a');
+is($c->read_response->status, 503, 'and is answered');

@@ -50,12 +50,12 @@ static void ngx_http_idem_begin_handler(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_found(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover);
 static ngx_uint_t ngx_http_idem_may_fold(ngx_http_idem_cover_t *cover);
+static ngx_uint_t ngx_http_idem_is_retry(ngx_http_idem_cover_t *cover);
 static ngx_int_t ngx_http_idem_unusable(ngx_http_idem_cover_t *cover);
 static ngx_int_t ngx_http_idem_fold(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_found_t *found);
-static void ngx_http_idem_adopted(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_store_error(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover);
 static void ngx_http_idem_store_failed(ngx_http_idem_ctx_t *ctx,
@@ -379,7 +379,8 @@ ngx_http_idem_found(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
         /* whether the first request is done or still runs */
 
         if (found->state == NGX_HTTP_IDEM_IN_PROGRESS
-            && ngx_http_idem_may_fold(cover))
+            && (ngx_http_idem_may_fold(cover)
+                || ngx_http_idem_is_retry(cover)))
         {
             return ngx_http_idem_wait(r, cover);
         }
@@ -427,6 +428,25 @@ ngx_http_idem_may_fold(ngx_http_idem_cover_t *cover)
     }
 
     return 0;
+}
+
+
+/*
+ * Whether the holder of a derived record has the key of this request, but not
+ * its record yet: when it is done, the record of the key decides.
+ */
+
+static ngx_uint_t
+ngx_http_idem_is_retry(ngx_http_idem_cover_t *cover)
+{
+    ngx_http_idem_cover_t  *primary;
+
+    primary = cover->ctx->claims.primary;
+
+    return !primary->derived
+           && ngx_memcmp(cover->op.found.claim.target, primary->id,
+                         NGX_HTTP_IDEM_TARGET_LEN)
+              == 0;
 }
 
 
@@ -499,7 +519,7 @@ ngx_http_idem_fold(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             return ngx_http_idem_park(r);
         }
 
-    } else if (ctx->claims.primary->settling) {
+    } else if (ctx->claims.commits) {
         return NGX_AGAIN;
     }
 
@@ -560,31 +580,7 @@ ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found)
 
     cover->acquired = 0;
 
-    if (ngx_http_idem_op_detach(op) != NGX_AGAIN) {
-        return NGX_OK;
-    }
-
-    op->detached = ngx_http_idem_adopted;
-    op->data = cover;
-    cover->settling = op;
-
-    return NGX_AGAIN;
-}
-
-
-static void
-ngx_http_idem_adopted(ngx_http_idem_op_t *op)
-{
-    ngx_http_idem_ctx_t    *ctx;
-    ngx_http_idem_cover_t  *cover;
-
-    cover = op->data;
-    ctx = cover->ctx;
-
-    cover->settling = NULL;
-    ctx->claims.store_time += ngx_current_msec - op->start;
-
-    ngx_http_idem_resume(ctx->request);
+    return ngx_http_idem_settle_op(cover, op);
 }
 
 

@@ -111,6 +111,8 @@ typedef struct {
     ngx_msec_t               ttl;
     ngx_msec_t               lease;
     ngx_msec_t               grace;
+    ngx_msec_t               reading;           /* from its arrival to begin:
+                                                   the body came meanwhile  */
     ngx_uint_t               on_store_error;
     ngx_uint_t               unknown_outcome;
     ngx_http_idem_statuses_t *keep_status;
@@ -195,6 +197,8 @@ void ngx_http_idem_settle_status(ngx_http_idem_ctx_t *ctx,
 ngx_int_t ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_outcome_e outcome, ngx_http_idem_reason_e reason,
     ngx_uint_t wait);
+ngx_int_t ngx_http_idem_settle_op(ngx_http_idem_cover_t *cover,
+    ngx_http_idem_op_t *op);
 void ngx_http_idem_settle_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_release(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_abandon(ngx_http_idem_ctx_t *ctx);

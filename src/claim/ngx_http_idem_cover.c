@@ -198,6 +198,13 @@ ngx_http_idem_cover_derived(ngx_http_request_t *r,
                NGX_HTTP_IDEM_FINGERPRINT_LEN);
 
     cover->claim.scheme = NGX_HTTP_IDEM_SCHEME_DERIVED;
+
+    if (ctx->key.len) {
+        /* of no other use here: the record of the key that it stands beside */
+        ngx_memcpy(cover->claim.target, ctx->claims.covers->id,
+                   NGX_HTTP_IDEM_TARGET_LEN);
+    }
+
     cover->derived = 1;
     cover->dedupe = dedupe;
     cover->reject = ngx_http_idem_flag(r, &dedupe->reject,

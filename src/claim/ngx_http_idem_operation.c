@@ -21,8 +21,9 @@
 
 
 /*
- * how long a derived record is found after its window by requests that
- * arrived within the window, ms
+ * How long a derived record is found after its window by requests that
+ * arrived within the window, ms.  If the body of the first took long to come,
+ * those of its duplicates may take as long, and this much longer.
  */
 #define NGX_HTTP_IDEM_DERIVED_GRACE  5000
 
@@ -50,6 +51,7 @@ ngx_http_idem_claims_eval(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ctx->claims.lease = ngx_http_idem_time(r, &ctx->conf->lease,
                                     "idempotency_lease");
     ctx->claims.lease = ngx_max(ctx->claims.lease, NGX_HTTP_IDEM_LEASE_MIN);
+    ctx->claims.reading = ngx_current_msec - ctx->arrival;
     ctx->claims.ttl = ngx_http_idem_ttl(r, ctx);
     ctx->claims.grace = ngx_http_idem_time(r, &ctx->conf->expired_grace,
                                     "idempotency_expired_grace");
@@ -207,7 +209,8 @@ ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
     op->lease = ctx->claims.lease;
     op->hold = ngx_http_idem_is_hold(ctx);
     op->grace = cover->derived ? ngx_max(ctx->claims.grace,
-                                         NGX_HTTP_IDEM_DERIVED_GRACE)
+                                         ctx->claims.reading
+                                         + NGX_HTTP_IDEM_DERIVED_GRACE)
                                : ctx->claims.grace;
 
     /* a configured grace is not extended: it is visible to clients */

@@ -225,12 +225,8 @@ ngx_http_idem_settle_all(ngx_http_idem_ctx_t *ctx, ngx_http_idem_op_e kind,
         op->state = NGX_HTTP_IDEM_UNUSABLE;
         op->reason = reason;
 
-        if (ngx_http_idem_op_detach(op) == NGX_AGAIN && wait) {
-            op->detached = ngx_http_idem_settled;
-            op->data = cover;
-            cover->settling = op;
-            ctx->claims.commits++;
-        }
+        (void) (wait ? ngx_http_idem_settle_op(cover, op)
+                     : ngx_http_idem_op_detach(op));
     }
 }
 
@@ -263,7 +259,26 @@ ngx_http_idem_settle_ttl(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op,
 }
 
 
-/* the store has answered: the response may be sent */
+/* detaches an operation; NGX_AGAIN: the request goes on when it is done */
+
+ngx_int_t
+ngx_http_idem_settle_op(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
+{
+    if (ngx_http_idem_op_detach(op) != NGX_AGAIN) {
+        return NGX_OK;
+    }
+
+    op->detached = ngx_http_idem_settled;
+    op->data = cover;
+
+    cover->settling = op;
+    cover->ctx->claims.commits++;
+
+    return NGX_AGAIN;
+}
+
+
+/* the store has answered: the response, or the replay, may be sent */
 
 static void
 ngx_http_idem_settled(ngx_http_idem_op_t *op)
@@ -279,10 +294,17 @@ ngx_http_idem_settled(ngx_http_idem_op_t *op)
 
     ngx_http_set_log_request(ctx->request->connection->log, ctx->request);
 
-    if (--ctx->claims.commits == 0) {
-        ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND, "settled");
-        ngx_http_idem_commit_done(ctx->request, ctx);
+    if (--ctx->claims.commits) {
+        return;
     }
+
+    if (ctx->claims.folded) {
+        ngx_http_idem_resume(ctx->request);
+        return;
+    }
+
+    ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_SEND, "settled");
+    ngx_http_idem_commit_done(ctx->request, ctx);
 }
 
 

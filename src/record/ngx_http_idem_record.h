@@ -88,7 +88,8 @@ typedef struct {
     u_char       fingerprint[NGX_HTTP_IDEM_FINGERPRINT_LEN];
     u_char       identity[NGX_HTTP_IDEM_IDENTITY_LEN];
     /* hash of method, host and URI: unlike the fingerprint, it can be compared
-       between different schemes */
+       between different schemes; of a derived record the id of the record of
+       the key, or 0 */
     u_char       target[NGX_HTTP_IDEM_TARGET_LEN];
     uint32_t     scheme;          /* how the fingerprint was made         */
     uint64_t     time;            /* arrival, ms since the epoch          */

@@ -103,7 +103,8 @@ ngx_http_idem_may_differ(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 /*
  * Different requests may be for the same path, as "/a%2Fb" and "/a/b", and a
  * check may go by $request_uri.  The path is stored decoded, so the form of one
- * that decoding may have changed is part of its place; 0 for others.
+ * that decoding may have changed is part of its place; 0 for others.  Escapes
+ * count in upper case, as nginx writes them when it requests the path.
  */
 
 static uint64_t
@@ -111,12 +112,13 @@ ngx_http_idem_place_form(ngx_http_request_t *r)
 {
     u_char      *p, *last;
     uint64_t     form;
-    ngx_uint_t   changed;
+    ngx_uint_t   changed, digits;
 
     p = r->unparsed_uri.data;
     last = p + r->unparsed_uri.len;
     form = 0;
     changed = 0;
+    digits = 0;
 
     for ( /* void */ ; p < last && *p != '?'; p++) {
 
@@ -126,7 +128,10 @@ ngx_http_idem_place_form(ngx_http_request_t *r)
             changed = 1;
         }
 
-        form = (form ^ *p) * NGX_HTTP_IDEM_FORM_PRIME;
+        form = (form ^ (digits ? ngx_toupper(*p) : *p))
+               * NGX_HTTP_IDEM_FORM_PRIME;
+
+        digits = (*p == '%') ? 2 : digits - (digits > 0);
     }
 
     return changed ? form : 0;

@@ -519,6 +519,10 @@ struct ngx_http_idem_store_s {
 #define ngx_http_idem_lock_life(op)                                           \
     ((op)->ttl >= 2 * (op)->lease ? (op)->ttl : (op)->ttl + 2 * (op)->lease)
 
+/* for backends: op->age when it is sent, perhaps behind a new connection */
+#define ngx_http_idem_op_age(op)                                              \
+    ((op)->age + (ngx_current_msec - (op)->start))
+
 /* a commit after which the same request may run once the lease expired */
 #define ngx_http_idem_op_retryable(op)                                        \
     ((op)->state == NGX_HTTP_IDEM_UNUSABLE                                    \

@@ -541,9 +541,13 @@ ngx_http_idem_fallback_give_back(ngx_http_idem_op_t *op,
     release = ngx_http_idem_op_detached(store, NGX_HTTP_IDEM_OP_RELEASE,
                                         op->id, op->token);
     if (release) {
+
+        /* beside one in the primary, a lock in the ledger is not under hold */
+
+        release->hold = (op->hold
+                         && store != ngx_http_idem_fallback_conf(op)->ledger);
         release->lease = op->lease;
         release->ttl = op->ttl;
-        release->hold = op->hold;
         release->lock.stray = op->lock.stray;
 
         (void) ngx_http_idem_op_detach(release);

@@ -42,8 +42,6 @@ typedef struct {
 
 static ngx_int_t ngx_http_idem_fallback_both_renewed(
     ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_int_t ngx_http_idem_fallback_both_released(
-    ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_both_committed(
     ngx_http_idem_op_t *op, uintptr_t note);
 static ngx_int_t ngx_http_idem_fallback_copied(
@@ -69,9 +67,12 @@ ngx_http_idem_fallback_both(ngx_http_idem_op_t *op)
     f = ngx_http_idem_fallback_conf(op);
 
     if (op->kind == NGX_HTTP_IDEM_OP_RELEASE) {
-        return ngx_http_idem_fallback_ask(op, f->ledger,
-                                          ngx_http_idem_fallback_both_released,
-                                          0, 0, op->is_waiter);
+
+        /* by itself: the primary does not wait for a ledger that is silent */
+
+        ngx_http_idem_fallback_give_back(op, f->ledger);
+
+        return ngx_http_idem_layer_ask(op, &f->primary, NULL, 0);
     }
 
     keeper = ngx_http_idem_keeper_start(op, f->ledger);
@@ -111,17 +112,6 @@ ngx_http_idem_fallback_both_renewed(ngx_http_idem_op_t *op, uintptr_t note)
     }
 
     return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_fallback_both_released(ngx_http_idem_op_t *op, uintptr_t note)
-{
-    ngx_http_idem_fallback_t  *f;
-
-    f = ngx_http_idem_fallback_conf(op);
-
-    return ngx_http_idem_layer_ask(op, &f->primary, NULL, 0);
 }
 
 

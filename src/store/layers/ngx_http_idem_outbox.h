@@ -149,7 +149,9 @@ typedef struct {
 
 /* in an outbox, "again" of a record with an outcome is the cause */
 #define ngx_http_idem_outbox_cause(item)                                      \
-    ((ngx_http_idem_outbox_cause_e) (item)->again)
+    ((item)->state == NGX_HTTP_IDEM_IN_PROGRESS                               \
+     ? NGX_HTTP_IDEM_OUTBOX_FAILED                                            \
+     : (ngx_http_idem_outbox_cause_e) (item)->again)
 
 
 /* ..._outbox.c */

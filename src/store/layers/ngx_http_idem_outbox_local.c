@@ -14,7 +14,8 @@
  * the store when it is back, unless the store has a record by then.
  *
  * If the worker does not renew the lock, the same request can take it over
- * after the lease expired; other requests can't.
+ * after the lease expired; other requests can't, also not when the lock that
+ * was taken over is released.
  *
  * Called by the outbox.
  */
@@ -31,8 +32,14 @@
 #define NGX_HTTP_IDEM_OUTBOX_LOCAL_POLL  250
 
 
+#define ngx_http_idem_outbox_local_ours(item, op)                             \
+    (ngx_memcmp((item)->token, (op)->token, NGX_HTTP_IDEM_TOKEN_LEN) == 0)
+
+
 static ngx_uint_t ngx_http_idem_outbox_local_available(
     ngx_http_idem_item_t *item, ngx_http_idem_op_t *op);
+static void ngx_http_idem_outbox_local_release(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_item_t *item);
 
 
 ngx_int_t
@@ -63,6 +70,11 @@ ngx_http_idem_outbox_local_begin(ngx_http_idem_outbox_t *o,
             item->claim = *op->claim;
             item->hold = op->hold;
             item->until = op->start + op->lease;
+
+            if (old) {
+                item->again = ngx_http_idem_outbox_local_ours(old, op)
+                              ? old->again : ngx_http_idem_zone_leased(old);
+            }
 
             ngx_memcpy(item->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN);
 
@@ -95,7 +107,7 @@ ngx_http_idem_outbox_local_available(ngx_http_idem_item_t *item,
 
     if (item->state == NGX_HTTP_IDEM_IN_PROGRESS) {
 
-        if (ngx_memcmp(item->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN) == 0) {
+        if (ngx_http_idem_outbox_local_ours(item, op)) {
             return 1;
         }
 
@@ -145,12 +157,12 @@ ngx_http_idem_outbox_local_update(ngx_http_idem_outbox_t *o,
     item = ngx_http_idem_zone_find(&o->z, op->id);
 
     if (item == NULL || item->state != NGX_HTTP_IDEM_IN_PROGRESS
-        || ngx_memcmp(item->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN) != 0)
+        || !ngx_http_idem_outbox_local_ours(item, op))
     {
         /* another request has taken over */
 
     } else if (op->kind == NGX_HTTP_IDEM_OP_RELEASE) {
-        ngx_http_idem_zone_remove(&o->z, item);
+        ngx_http_idem_outbox_local_release(o, item);
 
     } else {
         ngx_http_idem_zone_change(&o->z, item);
@@ -167,6 +179,42 @@ ngx_http_idem_outbox_local_update(ngx_http_idem_outbox_t *o,
     op->result = NGX_HTTP_IDEM_OK;
 
     return NGX_OK;
+}
+
+
+/*
+ * If the lock was taken over, the request may have run before.  Then the
+ * record stays with an unknown outcome, so that another request finds it.
+ */
+
+static void
+ngx_http_idem_outbox_local_release(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_item_t *item)
+{
+    if (!item->again) {
+        ngx_http_idem_zone_remove(&o->z, item);
+        return;
+    }
+
+    ngx_http_idem_zone_change(&o->z, item);
+
+    item->hold = 0;
+    item->again = NGX_HTTP_IDEM_OUTBOX_FAILED;
+    item->until = item->expires;
+    item->u.locked_until = ngx_current_msec;
+
+    ngx_http_idem_zone_state(&o->z, item, NGX_HTTP_IDEM_UNUSABLE,
+                             NGX_HTTP_IDEM_REASON_UNKNOWN);
+
+    ngx_http_idem_zone_changed(&o->z);
+
+    ngx_http_idem_zone_requeue(&o->z, item);
+
+    ngx_http_idem_outbox_queue_use(o,
+                       ngx_http_idem_outbox_queue(o, item->id,
+                                          NGX_HTTP_IDEM_OUTBOX_FAILED));
+
+    (void) ngx_atomic_fetch_add(&ngx_http_idem_outbox_sh(o)->counters.kept, 1);
 }
 
 

@@ -54,9 +54,10 @@ static void ngx_http_idem_pg_list_next(ngx_http_idem_op_t *op,
 void
 ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call)
 {
-    int                  row, rows;
-    ngx_int_t            rc;
-    ngx_http_idem_op_t  *op;
+    int                     row, rows;
+    ngx_int_t               rc;
+    ngx_http_idem_op_t     *op;
+    ngx_http_idem_claim_t   claim;
 
     op = call->op;
     rows = PQntuples(call->result);
@@ -91,12 +92,16 @@ ngx_http_idem_pg_admin_result(ngx_http_idem_pg_call_t *call)
                == 0)
         {
             /*
-             * a tombstone: if this statement was resent, its first copy left
-             * it
+             * A tombstone: if this statement was resent, its first copy left
+             * it.  One that was left where no record was has an empty claim.
              */
 
-            op->result = call->tries > 1 ? NGX_HTTP_IDEM_OK
-                                         : NGX_HTTP_IDEM_GONE;
+            op->result = (call->tries > 1
+                          && ngx_http_idem_pg_claim(call->result, row,
+                                         NGX_HTTP_IDEM_PG_ENTRY_CLAIM, &claim)
+                             == NGX_OK
+                          && claim.time)
+                         ? NGX_HTTP_IDEM_OK : NGX_HTTP_IDEM_GONE;
             return;
         }
 

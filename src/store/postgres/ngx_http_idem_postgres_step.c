@@ -346,7 +346,7 @@ ngx_http_idem_pg_begin_args(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_arg_number(args, op->hold, 1);
 
     if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
-        ngx_http_idem_pg_arg_time(args, op->age);
+        ngx_http_idem_pg_arg_time(args, ngx_http_idem_op_age(op));
     }
 
     ngx_http_idem_pg_arg_number(args, op->key_alone, 1);

@@ -208,10 +208,9 @@ ngx_http_idem_redis_put_list(u_char *p, ngx_http_idem_redis_call_t *call)
 
     if (!ngx_http_idem_redis_list_cursor(
               &ngx_http_idem_redis_op(call)->list->cursor, &name, &scan)
-        || (redis->client.cluster
-            && ngx_memn2cmp(name.data, call->call.conn->node->name.data,
-                            name.len, call->call.conn->node->name.len)
-               != 0))
+        || ngx_memn2cmp(name.data, call->call.conn->node->name.data,
+                        name.len, call->call.conn->node->name.len)
+           != 0)
     {
         ngx_str_set(&scan, "0");
     }

@@ -372,7 +372,7 @@ ngx_http_idem_redis_put_script(u_char *p, ngx_http_idem_redis_call_t *call)
     case NGX_HTTP_IDEM_OP_BEGIN:
         p = ngx_http_idem_redis_put_lock(p, call);
         p = ngx_redis_put_number(p, life);
-        p = ngx_redis_put_number(p, op->age);
+        p = ngx_redis_put_number(p, ngx_http_idem_op_age(op));
         p = ngx_redis_put_number(p, op->key_alone);
         return ngx_redis_put_number(p,
                                      op->is_waiter ? (op->lease_valid ? 3 : 2)

@@ -59,9 +59,9 @@
 
 #define NGX_HTTP_IDEM_REDIS_ID_LEN       8
 
-/* waiters without a subscriber look once a second, and find a response that is
-   kept this long, ms */
-#define NGX_HTTP_IDEM_REDIS_LOOKS        2500
+/* waiters may hear late of a commit, and find a response that is kept this
+   long, ms */
+#define NGX_HTTP_IDEM_REDIS_WAITERS      10000
 
 
 static u_char *ngx_http_idem_redis_record_head(u_char *p,
@@ -95,8 +95,8 @@ ngx_http_idem_redis_record_life(ngx_http_idem_op_t *op, uint64_t *grace)
     } else {
         *grace = ngx_min(op->grace, NGX_HTTP_IDEM_REDIS_LIFE_MAX);
 
-        if (op->for_waiters && ttl + *grace < NGX_HTTP_IDEM_REDIS_LOOKS) {
-            *grace = NGX_HTTP_IDEM_REDIS_LOOKS - ttl;
+        if (op->for_waiters && ttl + *grace < NGX_HTTP_IDEM_REDIS_WAITERS) {
+            *grace = NGX_HTTP_IDEM_REDIS_WAITERS - ttl;
         }
 
         life = ngx_max(ttl + *grace, 1);

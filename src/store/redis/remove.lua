@@ -21,7 +21,8 @@
 --          changed since; or its time alone, whatever its state; "": whatever
 --          there is
 --
--- Returns  as get.lua, for the deleted record; tag "2": it was deleted before
+-- Returns  as get.lua, for the deleted record; tag "2": it was deleted before;
+-- the tombstone of none has no time in its claim
 --
 -- Offsets, counted from 1: 4 state (1: in progress), 5 reason, 6 kind, 7 mark
 -- of a waiter, 9 to 16 grace, 17 to 24 id, 25 to 40 token, 41 to 109 claim, 46
@@ -74,7 +75,9 @@ local lease = state == 1 or (state == 3 and reason == 1 and kind % 2 == 0)
 
 -- expired, and kept for its grace: counts as none
 if not lease and life <= struct.unpack('>I8', head, 9) then
-    return ARGV[1] .. (reason == 6 and '2' or '0')
+    local was = reason == 6 and string.sub(head, 46, 53) ~= string.rep('\0', 8)
+
+    return ARGV[1] .. (was and '2' or '0')
 end
 
 if listed ~= ''
