@@ -30,14 +30,12 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
+#include "ngx_http_idem_number.h"
 #include "request/ngx_http_idem_request.h"
 
 
 /* no list of paths begins with it */
 #define NGX_HTTP_IDEM_DETAILS_MARK  'P'
-
-/* of FNV-1 */
-#define NGX_HTTP_IDEM_FORM_PRIME    0x100000001b3ULL
 
 
 static ngx_uint_t ngx_http_idem_may_differ(ngx_http_request_t *r,
@@ -110,15 +108,16 @@ ngx_http_idem_may_differ(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 static uint64_t
 ngx_http_idem_place_form(ngx_http_request_t *r)
 {
-    u_char      *p, *last;
-    uint64_t     form;
-    ngx_uint_t   changed, digits;
+    u_char                 *p, *last, c, hash[NGX_HTTP_IDEM_HASH_LEN];
+    ngx_uint_t              changed, digits;
+    ngx_http_idem_digest_t  d;
 
     p = r->unparsed_uri.data;
     last = p + r->unparsed_uri.len;
-    form = 0;
     changed = 0;
     digits = 0;
+
+    ngx_http_idem_digest_start(&d);
 
     for ( /* void */ ; p < last && *p != '?'; p++) {
 
@@ -128,13 +127,15 @@ ngx_http_idem_place_form(ngx_http_request_t *r)
             changed = 1;
         }
 
-        form = (form ^ (digits ? ngx_toupper(*p) : *p))
-               * NGX_HTTP_IDEM_FORM_PRIME;
+        c = digits ? ngx_toupper(*p) : *p;
+        ngx_http_idem_digest_update(&d, &c, 1);
 
         digits = (*p == '%') ? 2 : digits - (digits > 0);
     }
 
-    return changed ? form : 0;
+    ngx_http_idem_digest_done(&d, hash);
+
+    return changed ? ngx_http_idem_get64(hash) : 0;
 }
 
 
