@@ -11,7 +11,8 @@
  *
  *   ..._codec.c        encodes commands; hiredis parses replies
  *   ..._bulk.c         sends and receives large strings without copying them
- *   ..._call.c         calls: routes them to connections, and reroutes them
+ *   ..._call.c         calls: routes them to connections, and reroutes them;
+ *                      _alloc.c: their memory
  *   ..._connection.c   a connection: its queues of calls, sending, closing,
  *                      backoff; _receive.c: its replies
  *   ..._setup.c        from a socket to a connection that is ready; _probe.c:
@@ -23,10 +24,11 @@
  *
  * A user fills in the configuration of an ngx_redis_t and calls
  * ngx_redis_init() in each worker.  A call is a structure of the user's that
- * begins with an ngx_redis_call_t.  It is allocated by ngx_alloc(), and the
- * client frees it.  Calls with the same ordering key are sent in the order in
- * which they were made.  A call may be sent more than once: when a connection
- * breaks, the client can't know whether the server executed the command.
+ * begins with an ngx_redis_call_t.  It is allocated by
+ * ngx_redis_call_alloc(), and the client frees it.  Calls with the same
+ * ordering key are sent in the order in which they were made.  A call may be
+ * sent more than once: when a connection breaks, the client can't know
+ * whether the server executed the command.
  */
 
 
@@ -516,6 +518,15 @@ void ngx_redis_bulk_close(ngx_redis_conn_t *conn);
 ngx_int_t ngx_redis_bulk_expect(ngx_redis_conn_t *conn);
 redisReply *ngx_redis_bulk_reply(ngx_redis_conn_t *conn);
 
+/* ..._alloc.c */
+
+/* a zeroed call, with room for the user's struct around it */
+void *ngx_redis_call_alloc(size_t size);
+
+/* gives back a call that is in no queue */
+void ngx_redis_call_discard(ngx_redis_call_t *call);
+void ngx_redis_calls_free(void);
+
 /* ..._call.c */
 
 /* the connection to that node for a call */
@@ -551,8 +562,6 @@ void ngx_redis_call_cancel(ngx_redis_call_t *call);
 void ngx_redis_refuse_waiting(ngx_queue_t *calls, const char *error);
 
 void ngx_redis_call_replied(ngx_redis_call_t *call, redisReply *reply);
-void *ngx_redis_call_alloc(size_t size);
-void ngx_redis_call_discard(ngx_redis_call_t *call);
 void ngx_redis_call_free(ngx_redis_call_t *call);
 void ngx_redis_call_unsent(ngx_redis_call_t *call);
 void ngx_redis_call_to(ngx_redis_call_t *call, ngx_redis_conn_t *conn);

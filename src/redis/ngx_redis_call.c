@@ -30,22 +30,12 @@
 /* delay before a call is sent again after a temporary error, ms */
 #define NGX_REDIS_PAUSE  50
 
-/* freed calls that are kept for the next ones, and the size that they have at
-   least */
-#define NGX_REDIS_SPARE_CALLS  64
-#define NGX_REDIS_CALL_SIZE    384
-
 
 static ngx_redis_conn_t *ngx_redis_route(ngx_redis_call_t *call);
 static void ngx_redis_enqueue(ngx_redis_call_t *call);
 static ngx_uint_t ngx_redis_unreachable(ngx_redis_call_t *call);
 static void ngx_redis_own_replied(ngx_redis_call_t *call, redisReply *reply);
 static void ngx_redis_later_handler(ngx_event_t *ev);
-
-
-/* a stack of freed calls, by "next" */
-static ngx_queue_t  ngx_redis_spare;
-static ngx_uint_t   ngx_redis_nspare;
 
 
 /*
@@ -165,47 +155,6 @@ ngx_redis_conn_has(ngx_redis_conn_t *conn, ngx_str_t *key,
 
     return node == conn->node
            && &node->conns[order_key % node->nconns] == conn;
-}
-
-
-/*
- * A zeroed call, with room for the user's struct around it.  Each operation
- * takes one, and malloc() has few free blocks of this size at hand when many
- * are in flight.
- */
-
-void *
-ngx_redis_call_alloc(size_t size)
-{
-    ngx_queue_t  *spare;
-
-    spare = ngx_redis_spare.next;
-
-    if (spare && size <= NGX_REDIS_CALL_SIZE) {
-        ngx_redis_spare.next = spare->next;
-        ngx_redis_nspare--;
-
-        ngx_memzero(spare, size);
-        return spare;
-    }
-
-    return ngx_calloc(ngx_max(size, NGX_REDIS_CALL_SIZE), ngx_cycle->log);
-}
-
-
-/* a call that is in no queue */
-
-void
-ngx_redis_call_discard(ngx_redis_call_t *call)
-{
-    if (ngx_redis_nspare == NGX_REDIS_SPARE_CALLS) {
-        ngx_free(call);
-        return;
-    }
-
-    call->queue.next = ngx_redis_spare.next;
-    ngx_redis_spare.next = &call->queue;
-    ngx_redis_nspare++;
 }
 
 
@@ -704,7 +653,5 @@ ngx_redis_exit(ngx_redis_t *redis)
     ngx_redis_close(&redis->subscriber);
     ngx_redis_nodes_exit(redis);
 
-    while (ngx_redis_nspare) {
-        ngx_free(ngx_redis_call_alloc(0));
-    }
+    ngx_redis_calls_free();
 }
