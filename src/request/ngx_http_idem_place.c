@@ -108,25 +108,33 @@ ngx_http_idem_may_differ(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 static uint64_t
 ngx_http_idem_place_form(ngx_http_request_t *r)
 {
-    u_char                 *p, *last, c, hash[NGX_HTTP_IDEM_HASH_LEN];
+    u_char                 *p, *start, *last, c, hash[NGX_HTTP_IDEM_HASH_LEN];
     ngx_uint_t              changed, digits;
     ngx_http_idem_digest_t  d;
 
-    p = r->unparsed_uri.data;
-    last = p + r->unparsed_uri.len;
+    start = r->unparsed_uri.data;
+    last = start + r->unparsed_uri.len;
     changed = 0;
-    digits = 0;
 
-    ngx_http_idem_digest_start(&d);
-
-    for ( /* void */ ; p < last && *p != '?'; p++) {
+    for (p = start; p < last && *p != '?'; p++) {
 
         if (*p == '%' || *p == '#'
             || (*p == '/' && p + 1 < last && (p[1] == '/' || p[1] == '.')))
         {
             changed = 1;
         }
+    }
 
+    if (!changed) {
+        return 0;
+    }
+
+    last = p;
+    digits = 0;
+
+    ngx_http_idem_digest_start(&d);
+
+    for (p = start; p < last; p++) {
         c = digits ? ngx_toupper(*p) : *p;
         ngx_http_idem_digest_update(&d, &c, 1);
 
@@ -135,7 +143,7 @@ ngx_http_idem_place_form(ngx_http_request_t *r)
 
     ngx_http_idem_digest_done(&d, hash);
 
-    return changed ? ngx_http_idem_get64(hash) : 0;
+    return ngx_http_idem_get64(hash);
 }
 
 
