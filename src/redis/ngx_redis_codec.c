@@ -46,6 +46,15 @@ static u_char *ngx_redis_digits(u_char *text, uint64_t n);
 static redisReplyObjectFunctions  ngx_redis_functions;
 
 
+/* the numbers below 100 */
+
+static const u_char  ngx_redis_pairs[] =
+    "00010203040506070809101112131415161718192021222324"
+    "25262728293031323334353637383940414243444546474849"
+    "50515253545556575859606162636465666768697071727374"
+    "75767778798081828384858687888990919293949596979899";
+
+
 /* "elements" is the limit of the outermost array */
 
 redisReader *
@@ -260,17 +269,11 @@ ngx_redis_put_line(u_char *p, u_char type, uint64_t n)
 
     *p++ = type;
 
-    if (n < 1000) {
+    if (n < 10) {
+        *p++ = (u_char) ('0' + n);
 
-        if (n >= 100) {
-            *p++ = (u_char) ('0' + n / 100);
-        }
-
-        if (n >= 10) {
-            *p++ = (u_char) ('0' + n / 10 % 10);
-        }
-
-        *p++ = (u_char) ('0' + n % 10);
+    } else if (n < 100) {
+        p = ngx_cpymem(p, &ngx_redis_pairs[2 * n], 2);
 
     } else {
         start = ngx_redis_digits(text, n);
@@ -293,10 +296,16 @@ ngx_redis_digits(u_char *text, uint64_t n)
 
     p = text + NGX_INT64_LEN;
 
-    do {
-        *--p = (u_char) ('0' + n % 10);
-        n /= 10;
-    } while (n);
+    for ( /* void */ ; n >= 100; n /= 100) {
+        p -= 2;
+        ngx_memcpy(p, &ngx_redis_pairs[2 * (n % 100)], 2);
+    }
+
+    *--p = ngx_redis_pairs[2 * n + 1];
+
+    if (n >= 10) {
+        *--p = ngx_redis_pairs[2 * n];
+    }
 
     return p;
 }
