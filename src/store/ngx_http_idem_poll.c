@@ -29,6 +29,8 @@
 
 static void ngx_http_idem_poll_post(ngx_http_idem_op_t *op);
 static void ngx_http_idem_poll_handler(ngx_event_t *ev);
+static void ngx_http_idem_op_event(ngx_http_idem_op_t *op,
+    ngx_event_handler_pt handler);
 
 
 void
@@ -105,8 +107,8 @@ static void
 ngx_http_idem_poll_post(ngx_http_idem_op_t *op)
 {
     op->woken = 1;
-    op->timer.handler = ngx_http_idem_poll_handler;
 
+    ngx_http_idem_op_event(op, ngx_http_idem_poll_handler);
     ngx_post_event(&op->timer, &ngx_posted_events);
 }
 
@@ -133,9 +135,15 @@ ngx_http_idem_op_timer(ngx_http_idem_op_t *op, ngx_event_handler_pt handler,
 {
     ngx_memzero(&op->timer, sizeof(ngx_event_t));
 
+    ngx_http_idem_op_event(op, handler);
+    ngx_add_timer(&op->timer, time);
+}
+
+
+static void
+ngx_http_idem_op_event(ngx_http_idem_op_t *op, ngx_event_handler_pt handler)
+{
     op->timer.handler = handler;
     op->timer.data = op;
     op->timer.log = ngx_cycle->log;
-
-    ngx_add_timer(&op->timer, time);
 }

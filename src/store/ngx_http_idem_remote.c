@@ -52,6 +52,9 @@
 #define NGX_HTTP_IDEM_ADOPT_MORE  10
 
 
+static void ngx_http_idem_remote_time_stop(ngx_http_idem_op_t *op);
+static void ngx_http_idem_remote_timer_handler(ngx_event_t *ev);
+static void ngx_http_idem_remote_overdue(ngx_event_t *ev);
 static ngx_uint_t ngx_http_idem_remote_leave(ngx_http_idem_op_t *op);
 static void ngx_http_idem_remote_repeated(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_remote_end(ngx_http_idem_op_t *op);
@@ -81,6 +84,10 @@ ngx_http_idem_remote_init(ngx_http_idem_remote_t *remote,
 
     ngx_http_idem_polls_init(&remote->polls);
 
+    ngx_queue_init(&remote->due);
+    ngx_housekeeping_init(&remote->overdue, ngx_http_idem_remote_overdue,
+                          remote);
+
     ngx_housekeeping_init(&remote->adopt, ngx_http_idem_remote_adopt, remote);
     ngx_add_timer(&remote->adopt, NGX_HTTP_IDEM_ADOPT);
 }
@@ -89,6 +96,7 @@ ngx_http_idem_remote_init(ngx_http_idem_remote_t *remote,
 void
 ngx_http_idem_remote_exit(ngx_http_idem_remote_t *remote)
 {
+    ngx_housekeeping_stop(&remote->overdue);
     ngx_housekeeping_stop(&remote->adopt);
 }
 
@@ -154,6 +162,93 @@ ngx_http_idem_remote_cancel(ngx_http_idem_op_t *op)
 }
 
 
+/*
+ * Nearly all operations of a store have the same timeout, so those that were
+ * submitted first end first.  They are in a queue with one timer, which is
+ * late rather than moved: a timer for each would be added to and removed from
+ * nginx's tree twice in a request.
+ */
+
+void
+ngx_http_idem_remote_time(ngx_http_idem_op_t *op, ngx_msec_t time)
+{
+    ngx_http_idem_remote_t  *remote;
+
+    remote = ngx_http_idem_remote(op);
+
+    ngx_http_idem_remote_time_stop(op);
+
+    if (time != remote->timeout) {
+        ngx_http_idem_op_timer(op, ngx_http_idem_remote_timer_handler, time);
+        return;
+    }
+
+    op->due_at = ngx_current_msec + time;
+
+    ngx_queue_insert_tail(&remote->due, &op->due);
+
+    remote->overdue.cancelable = 0;
+
+    if (!remote->overdue.timer_set) {
+        ngx_add_timer(&remote->overdue, time);
+    }
+}
+
+
+static void
+ngx_http_idem_remote_time_stop(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_remote_t  *remote;
+
+    if (op->due.next) {
+        remote = ngx_http_idem_remote(op);
+
+        ngx_queue_remove(&op->due);
+        op->due.next = NULL;
+
+        /* the timer is left, and keeps no worker from exiting */
+
+        remote->overdue.cancelable = ngx_queue_empty(&remote->due);
+    }
+
+    ngx_housekeeping_stop(&op->timer);
+}
+
+
+static void
+ngx_http_idem_remote_timer_handler(ngx_event_t *ev)
+{
+    ngx_http_idem_op_t  *op;
+
+    op = ev->data;
+
+    ngx_http_idem_remote(op)->type->timeout(op);
+}
+
+
+static void
+ngx_http_idem_remote_overdue(ngx_event_t *ev)
+{
+    ngx_http_idem_op_t      *op;
+    ngx_http_idem_remote_t  *remote;
+
+    remote = ev->data;
+
+    while (!ngx_queue_empty(&remote->due)) {
+        op = ngx_queue_data(ngx_queue_head(&remote->due), ngx_http_idem_op_t,
+                            due);
+
+        if ((ngx_msec_int_t) (op->due_at - ngx_current_msec) > 0) {
+            ngx_add_timer(ev, op->due_at - ngx_current_msec);
+            return;
+        }
+
+        ngx_http_idem_remote_time_stop(op);
+        remote->type->timeout(op);
+    }
+}
+
+
 ngx_int_t
 ngx_http_idem_remote_over(ngx_http_idem_op_t *op)
 {
@@ -167,12 +262,12 @@ ngx_http_idem_remote_over(ngx_http_idem_op_t *op)
 
     /* the release continues, but does not keep a worker that shuts down */
 
-    op->timer.cancelable = 1;
-
     ngx_http_idem_remote_undo_due(op, 0, 0);
 
-    ngx_add_timer(&op->timer, ngx_min(op->lease - elapsed,
-                                      ngx_http_idem_remote(op)->timeout));
+    ngx_http_idem_op_timer(op, ngx_http_idem_remote_timer_handler,
+                           ngx_min(op->lease - elapsed,
+                                   ngx_http_idem_remote(op)->timeout));
+    op->timer.cancelable = 1;
 
     return NGX_DECLINED;
 }
@@ -226,7 +321,7 @@ ngx_http_idem_remote_leave(ngx_http_idem_op_t *op)
 {
     void  *call;
 
-    ngx_housekeeping_stop(&op->timer);
+    ngx_http_idem_remote_time_stop(op);
 
     call = op->state_data;
     op->state_data = NULL;

@@ -50,6 +50,9 @@ typedef struct {
 
     /* how often a watch polls, ms; 0: it is notified */
     ngx_msec_t (*poll)(ngx_http_idem_op_t *op);
+
+    /* there was no reply in time */
+    void       (*timeout)(ngx_http_idem_op_t *op);
 } ngx_http_idem_remote_type_t;
 
 
@@ -61,6 +64,10 @@ typedef struct {
     ngx_http_idem_store_t
                 *store;
     ngx_msec_t   timeout;                        /* of one operation */
+    ngx_queue_t  due;                            /* by op->due: those that
+                                                    have this timeout, the
+                                                    oldest first */
+    ngx_event_t  overdue;                        /* at the end of the first */
     ngx_uint_t   undos;                          /* releases of abandoned
                                                     begins that are
                                                     outstanding */
@@ -95,6 +102,12 @@ void ngx_http_idem_remote_exit(ngx_http_idem_remote_t *remote);
 /* for the backend's table: all operations; cancel */
 ngx_int_t ngx_http_idem_remote_ask(ngx_http_idem_op_t *op);
 void ngx_http_idem_remote_cancel(ngx_http_idem_op_t *op);
+
+/*
+ * Calls type->timeout() in "time" ms, unless the operation is detached from
+ * its call before.  A worker that shuts down waits for it.
+ */
+void ngx_http_idem_remote_time(ngx_http_idem_op_t *op, ngx_msec_t time);
 
 /*
  * The timeout expired.  NGX_DECLINED: the operation continues; it is a
@@ -144,7 +157,7 @@ ngx_uint_t ngx_http_idem_orphans_adopt(ngx_http_idem_store_t *store,
 
 /* the table for separate modules */
 
-#define NGX_HTTP_IDEM_STORE_API_VERSION  12
+#define NGX_HTTP_IDEM_STORE_API_VERSION  13
 
 
 /* the type of each pointer is that of the function */
@@ -173,7 +186,7 @@ typedef struct {
     ngx_http_idem_api_pt(ngx_http_idem_remote_exit, exit);
     ngx_http_idem_api_pt(ngx_http_idem_remote_ask, ask);
     ngx_http_idem_api_pt(ngx_http_idem_remote_cancel, cancel);
-    ngx_http_idem_api_pt(ngx_http_idem_op_timer, timer);
+    ngx_http_idem_api_pt(ngx_http_idem_remote_time, time);
     ngx_http_idem_api_pt(ngx_http_idem_remote_over, over);
     ngx_http_idem_api_pt(ngx_http_idem_remote_replied, replied);
     ngx_http_idem_api_pt(ngx_http_idem_remote_fail, fail);

@@ -89,7 +89,7 @@ const ngx_http_idem_store_api_t  ngx_http_idem_store_api = {
     ngx_http_idem_remote_exit,
     ngx_http_idem_remote_ask,
     ngx_http_idem_remote_cancel,
-    ngx_http_idem_op_timer,
+    ngx_http_idem_remote_time,
     ngx_http_idem_remote_over,
     ngx_http_idem_remote_replied,
     ngx_http_idem_remote_fail,

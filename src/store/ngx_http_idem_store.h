@@ -358,6 +358,8 @@ struct ngx_http_idem_op_s {
 
     /* for the backend, while the operation is pending */
     ngx_queue_t              queue;
+    ngx_queue_t              due;               /* ..._remote_time() */
+    ngx_msec_t               due_at;
     ngx_event_t              timer;
     void                    *state_data;
 };

@@ -57,7 +57,7 @@ static ngx_http_idem_pg_conn_t *ngx_http_idem_pg_route(
     ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_pg_submit(ngx_http_idem_op_t *op);
 static ngx_uint_t ngx_http_idem_pg_leave(void *data);
-static void ngx_http_idem_pg_timeout(ngx_event_t *ev);
+static void ngx_http_idem_pg_timeout(ngx_http_idem_op_t *op);
 static void ngx_http_idem_pg_listen(ngx_http_idem_op_t *op);
 static void ngx_http_idem_pg_unlisten(ngx_http_idem_op_t *op);
 static ngx_msec_t ngx_http_idem_pg_poll_time(ngx_http_idem_op_t *op);
@@ -88,7 +88,8 @@ static const ngx_http_idem_remote_type_t  ngx_http_idem_pg_remote_type = {
     ngx_http_idem_pg_leave,
     ngx_http_idem_pg_listen,
     ngx_http_idem_pg_unlisten,
-    ngx_http_idem_pg_poll_time
+    ngx_http_idem_pg_poll_time,
+    ngx_http_idem_pg_timeout
 };
 
 
@@ -225,7 +226,7 @@ ngx_http_idem_pg_submit(ngx_http_idem_op_t *op)
     call->single = (op->kind > NGX_HTTP_IDEM_OP_LIST);
     op->state_data = call;
 
-    ngx_http_idem_pg_api->timer(op, ngx_http_idem_pg_timeout, pg->timeout);
+    ngx_http_idem_pg_api->time(op, pg->timeout);
 
     return NGX_OK;
 }
@@ -264,17 +265,15 @@ ngx_http_idem_pg_deliver(ngx_http_idem_pg_call_t *call, ngx_uint_t failed)
 
 
 static void
-ngx_http_idem_pg_timeout(ngx_event_t *ev)
+ngx_http_idem_pg_timeout(ngx_http_idem_op_t *op)
 {
     char                     *error;
     ngx_msec_t                since;
     ngx_uint_t                silent, over;
-    ngx_http_idem_op_t       *op;
     ngx_http_idem_pg_t       *pg;
     ngx_http_idem_pg_call_t  *call;
     ngx_http_idem_pg_conn_t  *conn;
 
-    op = ev->data;
     pg = ngx_http_idem_pg_conf(op);
     call = op->state_data;
     conn = call->conn;

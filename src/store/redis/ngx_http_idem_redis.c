@@ -50,7 +50,7 @@ static void ngx_http_idem_redis_failed(ngx_redis_call_t *call,
     const char *error);
 static void ngx_http_idem_redis_extend(ngx_redis_call_t *call,
     ngx_msec_t time);
-static void ngx_http_idem_redis_timeout(ngx_event_t *ev);
+static void ngx_http_idem_redis_timeout(ngx_http_idem_op_t *op);
 static void ngx_http_idem_redis_fail(ngx_http_idem_op_t *op,
     const char *error);
 static void ngx_http_idem_redis_listen(ngx_http_idem_op_t *op);
@@ -92,7 +92,8 @@ static const ngx_http_idem_remote_type_t  ngx_http_idem_redis_remote = {
     ngx_http_idem_redis_leave,
     ngx_http_idem_redis_listen,
     ngx_http_idem_redis_unlisten,
-    ngx_http_idem_redis_poll
+    ngx_http_idem_redis_poll,
+    ngx_http_idem_redis_timeout
 };
 
 
@@ -140,10 +141,9 @@ ngx_http_idem_redis_submit(ngx_http_idem_op_t *op)
 
     op->state_data = call;
 
-    ngx_http_idem_op_timer(op, ngx_http_idem_redis_timeout,
-                           redis->client.timeout
-                           + (call->call.waits
-                              ? redis->client.replicas_timeout : 0));
+    ngx_http_idem_remote_time(op, redis->client.timeout
+                                  + (call->call.waits
+                                     ? redis->client.replicas_timeout : 0));
 
     return NGX_OK;
 }
@@ -201,16 +201,14 @@ ngx_http_idem_redis_replied(ngx_redis_call_t *c, redisReply *reply)
 
 
 static void
-ngx_http_idem_redis_timeout(ngx_event_t *ev)
+ngx_http_idem_redis_timeout(ngx_http_idem_op_t *op)
 {
-    const char          *error;
-    ngx_uint_t           silent, over;
-    ngx_redis_t         *client;
-    ngx_redis_call_t    *call;
-    ngx_redis_conn_t    *conn;
-    ngx_http_idem_op_t  *op;
+    const char        *error;
+    ngx_uint_t         silent, over;
+    ngx_redis_t       *client;
+    ngx_redis_call_t  *call;
+    ngx_redis_conn_t  *conn;
 
-    op = ev->data;
     client = &ngx_http_idem_redis_conf(op)->client;
     call = op->state_data;
     conn = call->conn;
@@ -260,19 +258,7 @@ ngx_http_idem_redis_failed(ngx_redis_call_t *call, const char *error)
 static void
 ngx_http_idem_redis_extend(ngx_redis_call_t *call, ngx_msec_t time)
 {
-    ngx_event_t         *timer;
-    ngx_http_idem_op_t  *op;
-
-    op = call->data;
-    timer = &op->timer;
-
-    /* ngx_add_timer() would keep a timer whose time differs only a little */
-
-    if (timer->timer_set) {
-        ngx_del_timer(timer);
-    }
-
-    ngx_add_timer(timer, time);
+    ngx_http_idem_remote_time(call->data, time);
 }
 
 
