@@ -3,7 +3,7 @@
 
 # worker_shutdown_timeout ends requests, and not what is under way in a remote
 # store: nginx exits when that has ended, too.  Nobody else would do it: it is
-# the whole nginx that exits.
+# the whole nginx that exits.  What is not under way any more keeps no worker.
 
 use strict;
 use warnings;
@@ -113,3 +113,46 @@ $::proxy->tell('pass');
 gone($worker);
 is(records(1), 0, 'no lock is left');
 is(app_count('a'), 0, 'it did not run');
+
+
+
+=== TEST 3: nothing is under way: the timeout of what was keeps no worker
+--- store: redis postgres
+--- client
+my ($worker) = nginx_workers();
+my $start = Time::HiRes::time();
+
+is(http_post('/ok', 'x', { %{ key() }, Connection => 'close' })->status, 200, 'ran');
+
+kill QUIT => nginx_master();
+gone($worker);
+cmp_ok(Time::HiRes::time() - $start, '<', 15, 'before the timeout of 20 s');
+
+
+
+=== TEST 4: operations time out one after the other, each in its own time
+--- store: redis postgres
+--- http_config eval: $::stores =~ s/timeout +20s/timeout 2s/gr
+--- client
+my $warm = http_post('/ok?op=warm', 'x', key());
+is($warm->status, 200, 'there is a connection');
+
+$::store->pause;
+
+my (@c, @sent);
+
+for (0 .. 2) {
+    push @sent, Time::HiRes::time();
+    push @c, send_post("/ok?op=t$_", 'x', key());
+    sleep 0.5;
+}
+
+for (0 .. 2) {
+    is($c[$_]->read_response->error_code, 'STORE_UNAVAILABLE', "$_: refused");
+
+    my $took = Time::HiRes::time() - $sent[$_];
+    cmp_ok($took, '>', 1.8, "$_: not before its timeout");
+    cmp_ok($took, '<', 2 + 2 * grace(), "$_: and not long after");
+}
+
+is(app_count("t$_"), 0, "$_: did not run") for 0 .. 2;
