@@ -42,6 +42,7 @@ statuses_agree();
 errors_agree();
 figures_agree();
 events_agree();
+messages_are_explained();
 links_lead_somewhere();
 documents_are_found();
 examples_are_taken();
@@ -572,7 +573,45 @@ sub events_agree {
 }
 
 
-# within the documents, and to files of the tree
+# Each warning or error of the error log is found by its words where an operator
+# looks.  Parameters of a message are "..." there, so its parts are looked for.
+
+sub messages_are_explained {
+    my $explained = join '', map { text($_) } 'docs/troubleshooting.md',
+                                 files("$root/docs/runbooks", qr/\.md$/);
+
+    my (@missing, $n);
+
+    for my $file ((glob "$root/*.c"), files("$root/src", qr/\.c$/)) {
+        my $text = text($file);
+
+        while ($text =~ /\bngx_(?:(?:conf_)?log_error|http_idem_log_repeated)
+                         (\( (?: [^()"] | "(?:[^"\\]|\\.)*" | (?1) )* \))/gx)
+        {
+            my $call = $1;
+            next if $call =~ /^\(NGX_LOG_(?:EMERG|NOTICE|INFO|DEBUG)/;
+
+            # adjacent literals are one; a conversion, or a macro, is a gap
+
+            $call =~ s/(?<!\\)"\s+"//g;
+
+            my @parts = grep { length >= 12 }
+                        map { s/\\"/"/gr =~ s/^idempotency: |, record $//gr }
+                        map { split /%[*0-9]*[A-Za-z]+/ }
+                        $call =~ /"((?:[^"\\]|\\.)*)"/g;
+
+            next if !@parts;
+            $n++;
+
+            push @missing, $parts[0]
+                if !grep { index($explained, substr($_, 0, 20)) >= 0 } @parts;
+        }
+    }
+
+    cmp_ok($n, '>=', 45, "$n messages of the error log");
+    is(join("\n", @missing), '', 'each is explained to those who operate nginx');
+}
+
 
 # Every document of the tree: files that it links to, pictures, and headings.
 
