@@ -20,8 +20,14 @@
 #include "ngx_redis.h"
 
 
-/* how many are kept, and the size that each call has at least */
+/* how many are kept; none where a use after free is looked for */
+#if (defined __SANITIZE_ADDRESS__)
+#define NGX_REDIS_SPARE_CALLS  0
+#else
 #define NGX_REDIS_SPARE_CALLS  64
+#endif
+
+/* the size that each call has at least */
 #define NGX_REDIS_CALL_SIZE    384
 
 
