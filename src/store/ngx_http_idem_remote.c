@@ -239,7 +239,8 @@ ngx_http_idem_remote_overdue(ngx_event_t *ev)
                             due);
 
         if ((ngx_msec_int_t) (op->due_at - ngx_current_msec) > 0) {
-            ngx_add_timer(ev, op->due_at - ngx_current_msec);
+            /* an operation that a timeout has started may have set it */
+            ngx_housekeeping_within(ev, op->due_at - ngx_current_msec);
             return;
         }
 
