@@ -22,40 +22,36 @@
 
 local key, record = KEYS[1], ARGV[2]
 local old = redis.call('GET', key)
-local waited = old and string.sub(old, 7, 7) == '\1'
+local waited = old and string.byte(old, 7) == 1
 
-local function part(from, to)
-    return string.sub(old, from, to) == string.sub(record, from, to)
-end
+if old and string.sub(old, 25, 40) ~= string.sub(record, 25, 40) then
 
--- include lapsed.lua
-
--- a record that another holder released or left behind counts as none
-
-if old and not part(25, 40)
-   and (string.sub(old, 25, 40) == string.rep('\0', 16) or lapsed())
-then
-    redis.call('DEL', key)
-    old = nil
-end
-
-if old then
-    local runs = string.byte(old, 4) == 1
-
-    if not part(25, 40) then
-        return ARGV[1] .. (runs and '4' or '0')
+    local function part(from, to)
+        return string.sub(old, from, to) == string.sub(record, from, to)
     end
+
+    -- include lapsed.lua
+
+    -- a record that another holder released or left behind counts as none
+
+    if string.sub(old, 25, 40) ~= string.rep('\0', 16) and not lapsed() then
+        return ARGV[1] .. (string.byte(old, 4) == 1 and '4' or '0')
+    end
+
+    redis.call('DEL', key)
+
+elseif old then
 
     -- committed before, perhaps on another connection: WAIT covers only the
     -- writes of its own connection, so write something
-    if not runs then
+    if string.byte(old, 4) ~= 1 then
         redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), 1))
         return ARGV[1] .. '1'
     end
 
     -- keep the details of the record if the commit has none; a lock that is
     -- longer or shorter than it says is corrupt
-    if string.sub(record, 110, 113) == '\0\0\0\0' and #old > 117
+    if #old > 117 and string.sub(record, 110, 113) == '\0\0\0\0'
        and #old == 117 + struct.unpack('>I4', old, 110)
     then
         record = string.sub(record, 1, 109) .. string.sub(old, 110, 113)
