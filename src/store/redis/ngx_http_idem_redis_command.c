@@ -65,14 +65,6 @@
 #define NGX_HTTP_IDEM_REDIS_ARGS_MAX  16
 
 
-/* eight bytes of an id, and the two digits of each in hexadecimal, with the
-   vector extensions of gcc and clang */
-
-typedef uint8_t   ngx_http_idem_redis_bytes_t __attribute__((vector_size(8)));
-typedef uint16_t  ngx_http_idem_redis_digits_t
-    __attribute__((vector_size(16)));
-
-
 typedef struct {
     const u_char   *text;
     const size_t   *len;
@@ -205,38 +197,16 @@ ngx_http_idem_redis_command_encode(ngx_redis_call_t *c)
 }
 
 
-/*
- * The prefix and the id in hexadecimal.  Eight bytes are converted at a time,
- * since every command has a key.
- */
+/* the prefix and the id in hexadecimal */
 
 size_t
 ngx_http_idem_redis_key(ngx_http_idem_redis_t *redis, u_char *id, u_char *key)
 {
-    u_char                        *p;
-    ngx_uint_t                     i;
-    ngx_http_idem_redis_bytes_t    bytes;
-    ngx_http_idem_redis_digits_t   n, letters;
+    u_char  *p;
 
     p = ngx_cpymem(key, redis->prefix.data, redis->prefix.len);
 
-    for (i = 0; i < NGX_HTTP_IDEM_ID_LEN; i += sizeof(bytes)) {
-        ngx_memcpy(&bytes, id + i, sizeof(bytes));
-        n = __builtin_convertvector(bytes, ngx_http_idem_redis_digits_t);
-
-#if (NGX_HAVE_LITTLE_ENDIAN)
-        n = (n >> 4 | n << 8) & 0x0f0f;
-#else
-        n = (n << 4 | n) & 0x0f0f;
-#endif
-
-        letters = (n + 0x0606) >> 4 & 0x0101;
-        n += 0x3030 + letters * ('a' - '0' - 10);
-
-        p = ngx_cpymem(p, &n, sizeof(n));
-    }
-
-    return p - key;
+    return ngx_hex_dump(p, id, NGX_HTTP_IDEM_ID_LEN) - key;
 }
 
 
