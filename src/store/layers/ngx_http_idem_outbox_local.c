@@ -36,6 +36,8 @@
     (ngx_memcmp((item)->token, (op)->token, NGX_HTTP_IDEM_TOKEN_LEN) == 0)
 
 
+static void ngx_http_idem_outbox_local_found(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op);
 static ngx_uint_t ngx_http_idem_outbox_local_available(
     ngx_http_idem_item_t *item, ngx_http_idem_op_t *op);
 static void ngx_http_idem_outbox_local_release(ngx_http_idem_outbox_t *o,
@@ -53,9 +55,7 @@ ngx_http_idem_outbox_local_begin(ngx_http_idem_outbox_t *o,
     item = ngx_http_idem_zone_find(&o->z, op->id);
 
     if (item && !ngx_http_idem_outbox_local_available(item, op)) {
-        ngx_http_idem_zone_found(&o->z, item, op);
-        op->found.left = ngx_http_idem_outbox_left(item);
-        op->kept = 1;
+        ngx_http_idem_outbox_local_found(o, item, op);
 
     } else {
 
@@ -94,6 +94,30 @@ ngx_http_idem_outbox_local_begin(ngx_http_idem_outbox_t *o,
     ngx_http_idem_outbox_unlock(o);
 
     return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_outbox_local_found(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_found_t  *found;
+
+    ngx_http_idem_zone_found(&o->z, item, op);
+
+    op->kept = 1;
+
+    found = &op->found;
+    found->left = ngx_http_idem_outbox_left(item);
+
+    if (item->state == NGX_HTTP_IDEM_IN_PROGRESS && found->left == 0) {
+
+        /* the lease expired, but the record is held or of another request */
+
+        found->left = item->expires - ngx_current_msec;
+        found->state = NGX_HTTP_IDEM_UNUSABLE;
+        found->reason = NGX_HTTP_IDEM_REASON_UNKNOWN;
+    }
 }
 
 
