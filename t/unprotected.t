@@ -422,3 +422,41 @@ my $c = send_post($uri, 'x', $key, @there);
 ok(app_wait('a', 4, 10), 'the same request may');
 app_release('a');
 is($c->read_response->status, 503, 'and is answered');
+
+
+
+=== TEST 13: an outbox that gets full while a request runs
+There is no room for another record, but for the outcome in place of the lock.
+--- store: redis postgres
+--- http_config eval: main::stores('outbox 64k;')
+--- config eval: $::location
+--- client_timeout: 60
+--- client
+part();
+my ($key, $large) = (key(), key());
+my $c = send_post('/hold?op=a', 'x', $key);
+my $d = send_post('/small/size?op=b&hold=1&n=5000', 'x', $large);
+app_wait_parked($_) for 'a', 'b';
+
+for (1 .. 300) {
+    http_post('/ok?op=z', 'x', key());
+    last if error_log() =~ /store "s" is full/;
+}
+error_log_like(qr/store "s" is full, the request runs unprotected/, 'the outbox is full');
+
+app_release($_) for 'a', 'b';
+is($c->read_response->body, "run 1\n", 'it is answered');
+is($d->read_response->status, 200, 'and one that is too large');
+
+my $r = http_post('/hold?op=a', 'x', $key);
+is($r->error_code, 'RESPONSE_NOT_KEPT', 'a retry does not run');
+is(http_post('/hold?op=a', 'y', $key)->error_code, 'IDEMPOTENCY_CONFLICT',
+   'another request is a conflict');
+is(http_post('/small/size?op=b&hold=1&n=5000', 'x', $large)->error_code,
+   'RESPONSE_TOO_LARGE', 'the reason is kept');
+is(app_count($_), 1, "$_ ran once") for 'a', 'b';
+
+join_again();
+ok(wait_for(sub { outbox()->{waiting} == 0 }, 20), 'all are in the store');
+is(http_post('/hold?op=a', 'x', $key, port => $ENV{TEST_NGINX_PORT_2})->error_code,
+   'RESPONSE_NOT_KEPT', 'another host knows');
