@@ -297,9 +297,11 @@ is(app_count('a'), 4, 'each ran once');
 
 
 === TEST 9: ... and in the store, if that is back
---- store: redis
+The store never had the record of the first, and did not lose it: nobody waits
+for a holder that may write it again.
+--- store: redis postgres
 --- http_config eval: main::stores('') =~ s/300ms/10s/gr
---- config eval: $::location =~ s/_wait +8s/_wait 60s/r
+--- config eval: $::location =~ s/_wait +8s/_wait 300s/r =~ s/_lease +2s/_lease 200s/r
 --- client_timeout: 60
 --- client
 part();
@@ -321,9 +323,8 @@ is(status($w->read_response), 'RELEASED', 'and ran in the store');
 
 
 === TEST 10: under "hold" nobody is next where the holder was killed
-Nor do those that wait ask all the time while the breaker is open: their time
-would never be over.
---- store: redis
+Whoever waits for it, or comes later, learns so when the lease is over.
+--- store: redis postgres
 --- workers: 2
 --- http_config eval: main::stores('breaker fails=1 reset=60s;')
 --- config eval: "idempotency_unknown_outcome hold;\n" . $::location
@@ -334,10 +335,13 @@ my $key = key();
 send_post('/hold?op=a', 'x', $key);
 app_wait_parked('a');
 kill_worker($_) for nginx_workers();
-sleep 2.5;
-my $w = send_post('/hold?op=a', 'x', $key);
-is($w->read_response(20)->error_code, 'LOCK_TIMEOUT', 'it waits in vain');
-is(app_count('a'), 1, 'and does not run');
+my @w = map { send_post('/hold?op=a', 'x', $key) } 1 .. 3;
+is($_->read_response(20)->error_code, 'OUTCOME_UNKNOWN', 'it waited') for @w;
+is(http_post('/hold?op=a', 'x', $key)->error_code, 'OUTCOME_UNKNOWN',
+   'the next one does not wait');
+is(http_post('/hold?op=a', 'y', $key)->error_code, 'IDEMPOTENCY_CONFLICT',
+   'another request is a conflict');
+is(app_count('a'), 1, 'it ran once');
 
 
 
@@ -418,3 +422,41 @@ my $c = send_post($uri, 'x', $key, @there);
 ok(app_wait('a', 4, 10), 'the same request may');
 app_release('a');
 is($c->read_response->status, 503, 'and is answered');
+
+
+
+=== TEST 13: an outbox that gets full while a request runs
+There is no room for another record, but for the outcome in place of the lock.
+--- store: redis postgres
+--- http_config eval: main::stores('outbox 64k;')
+--- config eval: $::location
+--- client_timeout: 60
+--- client
+part();
+my ($key, $large) = (key(), key());
+my $c = send_post('/hold?op=a', 'x', $key);
+my $d = send_post('/small/size?op=b&hold=1&n=5000', 'x', $large);
+app_wait_parked($_) for 'a', 'b';
+
+for (1 .. 300) {
+    http_post('/ok?op=z', 'x', key());
+    last if error_log() =~ /store "s" is full/;
+}
+error_log_like(qr/store "s" is full, the request runs unprotected/, 'the outbox is full');
+
+app_release($_) for 'a', 'b';
+is($c->read_response->body, "run 1\n", 'it is answered');
+is($d->read_response->status, 200, 'and one that is too large');
+
+my $r = http_post('/hold?op=a', 'x', $key);
+is($r->error_code, 'RESPONSE_NOT_KEPT', 'a retry does not run');
+is(http_post('/hold?op=a', 'y', $key)->error_code, 'IDEMPOTENCY_CONFLICT',
+   'another request is a conflict');
+is(http_post('/small/size?op=b&hold=1&n=5000', 'x', $large)->error_code,
+   'RESPONSE_TOO_LARGE', 'the reason is kept');
+is(app_count($_), 1, "$_ ran once") for 'a', 'b';
+
+join_again();
+ok(wait_for(sub { outbox()->{waiting} == 0 }, 20), 'all are in the store');
+is(http_post('/hold?op=a', 'x', $key, port => $ENV{TEST_NGINX_PORT_2})->error_code,
+   'RESPONSE_NOT_KEPT', 'another host knows');

@@ -350,6 +350,7 @@ static void
 ngx_http_idem_watch_begin(ngx_event_t *ev)
 {
     ngx_queue_t            *q;
+    ngx_msec_int_t          left;
     ngx_http_idem_op_t     *op;
     ngx_http_idem_ctx_t    *ctx;
     ngx_http_idem_watch_t  *watch;
@@ -365,8 +366,12 @@ ngx_http_idem_watch_begin(ngx_event_t *ev)
 
     ngx_http_idem_op_prepare(ctx->wait.cover, op, NGX_HTTP_IDEM_OP_BEGIN);
     op->handler = ngx_http_idem_watch_begun;
-    op->is_waiter = !watch->gone
-                    || (ngx_msec_int_t) (watch->until - ngx_current_msec) > 0;
+
+    left = (ngx_msec_int_t) (watch->until - ngx_current_msec);
+
+    /* the store never had the record of an unprotected holder */
+
+    op->is_waiter = !watch->local && (!watch->gone || left > 0);
     op->lease_valid = op->is_waiter
                       && (ngx_msec_int_t) (watch->lease_end
                                            - ngx_current_msec) > 0;

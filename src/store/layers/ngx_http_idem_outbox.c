@@ -64,6 +64,9 @@ static ngx_http_idem_outbox_has_e ngx_http_idem_outbox_lookup(
     ngx_uint_t read);
 static ngx_int_t ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op, ngx_http_idem_outbox_cause_e cause);
+static ngx_http_idem_item_t *ngx_http_idem_outbox_keep_bare(
+    ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op,
+    ngx_http_idem_item_t *old, ngx_msec_t until);
 static void ngx_http_idem_outbox_report_kept(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op, ngx_uint_t waiting, ngx_uint_t kept,
     ngx_uint_t bare);
@@ -349,7 +352,6 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
 {
     ngx_msec_t                  fresh_until;
     ngx_uint_t                  waiting, bare;
-    ngx_http_idem_op_t          ran;
     ngx_http_idem_item_t       *item, *old;
     ngx_http_idem_outbox_sh_t  *sh;
 
@@ -373,18 +375,9 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
                                         fresh_until + op->grace);
     }
 
-    if (item == NULL && cause == NGX_HTTP_IDEM_OUTBOX_FAILED
-        && op->state == NGX_HTTP_IDEM_COMPLETED)
-    {
-        /* a record without its response takes less room */
-
-        ran = *op;
-        ran.state = NGX_HTTP_IDEM_UNUSABLE;
-        ran.reason = NGX_HTTP_IDEM_REASON_NO_ROOM;
-
-        item = ngx_http_idem_zone_store(&o->z, &ran, fresh_until,
-                                        fresh_until + op->grace);
-        bare = (item != NULL);
+    if (item == NULL && cause == NGX_HTTP_IDEM_OUTBOX_FAILED) {
+        item = ngx_http_idem_outbox_keep_bare(o, op, old, fresh_until);
+        bare = (item && op->state == NGX_HTTP_IDEM_COMPLETED);
     }
 
     if (item) {
@@ -410,6 +403,43 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
     ngx_http_idem_outbox_report_kept(o, op, waiting, item != NULL, bare);
 
     return (item == NULL || bare) ? NGX_DECLINED : NGX_OK;
+}
+
+
+/*
+ * Keeps a record without the response, which takes less room.  Without room
+ * for that either, the outcome of a request that runs unprotected takes the
+ * place of its lock.
+ */
+
+static ngx_http_idem_item_t *
+ngx_http_idem_outbox_keep_bare(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_op_t *op, ngx_http_idem_item_t *old, ngx_msec_t until)
+{
+    ngx_http_idem_op_t     ran;
+    ngx_http_idem_item_t  *item;
+
+    ran = *op;
+    item = NULL;
+
+    if (op->state == NGX_HTTP_IDEM_COMPLETED) {
+        ran.state = NGX_HTTP_IDEM_UNUSABLE;
+        ran.reason = NGX_HTTP_IDEM_REASON_NO_ROOM;
+
+        item = ngx_http_idem_zone_store(&o->z, &ran, until,
+                                        until + op->grace);
+    }
+
+    if (item == NULL && old && old->state == NGX_HTTP_IDEM_IN_PROGRESS
+        && ngx_memcmp(old->token, op->token, NGX_HTTP_IDEM_TOKEN_LEN) == 0)
+    {
+        item = old;
+
+        ngx_http_idem_outbox_local_end(o, item, &ran, until);
+        ngx_http_idem_zone_expire(&o->z, item, until + op->grace);
+    }
+
+    return item;
 }
 
 

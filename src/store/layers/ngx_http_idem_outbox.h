@@ -255,6 +255,13 @@ ngx_int_t ngx_http_idem_outbox_local_begin(
 ngx_int_t ngx_http_idem_outbox_local_update(
     ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op);
 
+/*
+ * Makes an outcome of a lock, in its place and without a response: hold,
+ * reason and locked_until are those of "op".  Called with the zone locked.
+ */
+void ngx_http_idem_outbox_local_end(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op, ngx_msec_t until);
+
 /* completes after a while; there is no inner operation */
 ngx_int_t ngx_http_idem_outbox_local_watch(ngx_http_idem_op_t *op);
 

@@ -36,10 +36,12 @@
     (ngx_memcmp((item)->token, (op)->token, NGX_HTTP_IDEM_TOKEN_LEN) == 0)
 
 
+static void ngx_http_idem_outbox_local_found(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op);
 static ngx_uint_t ngx_http_idem_outbox_local_available(
     ngx_http_idem_item_t *item, ngx_http_idem_op_t *op);
 static void ngx_http_idem_outbox_local_release(ngx_http_idem_outbox_t *o,
-    ngx_http_idem_item_t *item);
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op);
 
 
 ngx_int_t
@@ -53,9 +55,7 @@ ngx_http_idem_outbox_local_begin(ngx_http_idem_outbox_t *o,
     item = ngx_http_idem_zone_find(&o->z, op->id);
 
     if (item && !ngx_http_idem_outbox_local_available(item, op)) {
-        ngx_http_idem_zone_found(&o->z, item, op);
-        op->found.left = ngx_http_idem_outbox_left(item);
-        op->kept = 1;
+        ngx_http_idem_outbox_local_found(o, item, op);
 
     } else {
 
@@ -94,6 +94,30 @@ ngx_http_idem_outbox_local_begin(ngx_http_idem_outbox_t *o,
     ngx_http_idem_outbox_unlock(o);
 
     return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_outbox_local_found(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_found_t  *found;
+
+    ngx_http_idem_zone_found(&o->z, item, op);
+
+    op->kept = 1;
+
+    found = &op->found;
+    found->left = ngx_http_idem_outbox_left(item);
+
+    if (item->state == NGX_HTTP_IDEM_IN_PROGRESS && found->left == 0) {
+
+        /* the lease expired, but the record is held or of another request */
+
+        found->left = item->expires - ngx_current_msec;
+        found->state = NGX_HTTP_IDEM_UNUSABLE;
+        found->reason = NGX_HTTP_IDEM_REASON_UNKNOWN;
+    }
 }
 
 
@@ -162,7 +186,7 @@ ngx_http_idem_outbox_local_update(ngx_http_idem_outbox_t *o,
         /* another request has taken over */
 
     } else if (op->kind == NGX_HTTP_IDEM_OP_RELEASE) {
-        ngx_http_idem_outbox_local_release(o, item);
+        ngx_http_idem_outbox_local_release(o, item, op);
 
     } else {
         ngx_http_idem_zone_change(&o->z, item);
@@ -189,32 +213,45 @@ ngx_http_idem_outbox_local_update(ngx_http_idem_outbox_t *o,
 
 static void
 ngx_http_idem_outbox_local_release(ngx_http_idem_outbox_t *o,
-    ngx_http_idem_item_t *item)
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op)
 {
     if (!item->again) {
         ngx_http_idem_zone_remove(&o->z, item);
         return;
     }
 
-    ngx_http_idem_zone_change(&o->z, item);
+    op->hold = 0;
+    op->reason = NGX_HTTP_IDEM_REASON_UNKNOWN;
+    op->locked_until = ngx_current_msec;
 
-    item->hold = 0;
-    item->again = NGX_HTTP_IDEM_OUTBOX_FAILED;
-    item->until = item->expires;
-    item->u.locked_until = ngx_current_msec;
-
-    ngx_http_idem_zone_state(&o->z, item, NGX_HTTP_IDEM_UNUSABLE,
-                             NGX_HTTP_IDEM_REASON_UNKNOWN);
-
-    ngx_http_idem_zone_changed(&o->z);
-
-    ngx_http_idem_zone_requeue(&o->z, item);
+    ngx_http_idem_outbox_local_end(o, item, op, item->expires);
 
     ngx_http_idem_outbox_queue_use(o,
                        ngx_http_idem_outbox_queue(o, item->id,
                                           NGX_HTTP_IDEM_OUTBOX_FAILED));
 
     (void) ngx_atomic_fetch_add(&ngx_http_idem_outbox_sh(o)->counters.kept, 1);
+}
+
+
+/* makes an outcome without a response of the lock, in its place */
+
+void
+ngx_http_idem_outbox_local_end(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_item_t *item, ngx_http_idem_op_t *op, ngx_msec_t until)
+{
+    ngx_http_idem_zone_change(&o->z, item);
+
+    item->hold = op->hold;
+    item->again = NGX_HTTP_IDEM_OUTBOX_FAILED;
+    item->until = until;
+    item->u.locked_until = op->locked_until;
+
+    ngx_http_idem_zone_state(&o->z, item, NGX_HTTP_IDEM_UNUSABLE, op->reason);
+
+    ngx_http_idem_zone_changed(&o->z);
+
+    ngx_http_idem_zone_requeue(&o->z, item);
 }
 
 
