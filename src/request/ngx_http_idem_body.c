@@ -468,6 +468,8 @@ ngx_http_idem_body_turn(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_AGAIN;
     }
 
+    ngx_http_idem_with_post_action(r);
+
     r->read_event_handler = ngx_http_block_reading;
 
     ngx_http_idem_body_ready(r, ngx_http_idem_body_canonical(&ctx->body));
