@@ -1433,3 +1433,50 @@ for my $uri (sort keys %key) {
     $r = http_post($uri, '{"iban":"secret"}', $in{$uri});
     is($r->header('Idempotent-Replayed'), 'true', "$uri: its own URI");
 }
+
+
+
+=== TEST 20: what the server of the original sets, for a retry to another one
+--- http_config
+    server {
+        listen       127.0.0.1:$TEST_NGINX_PORT_2;
+        server_name  localhost;
+        idempotency  $TEST_STORE;
+
+        location / {
+            auth_request      /check;
+            auth_request_set  $user  $upstream_http_x_user;
+            set               $mark  closed;
+            add_header        X-Set  "$user $mark";
+            proxy_pass        http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+        location = /check {
+            internal;
+            idempotency              off;
+            set                      $app http://127.0.0.1:$TEST_NGINX_APP_PORT;
+            proxy_method             GET;
+            proxy_pass_request_body  off;
+            proxy_set_header         Content-Length "";
+            proxy_pass               $app/ok?op=check&header=X-User:%20alice;
+        }
+    }
+--- config
+    idempotency  $TEST_STORE;
+    set          $mark  open;
+
+    location / {
+        add_header   X-Set  "$mark";
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key());
+
+my $r = http_post('/ok?op=a', 'x', \%key, port => $ENV{TEST_NGINX_PORT_2});
+is($r->body, "run 1\n", 'ran');
+is($r->header('X-Set'), 'alice closed', 'with what was set');
+
+$r = http_post('/ok?op=a', 'x', \%key);
+is($r->header('Idempotent-Replayed'), 'true', 'replayed');
+is($r->header('X-Set'), 'alice closed', 'with the same');
+is(app_count('check'), 2, 'checked in that server');
+is(app_count('a'), 1, 'ran once');

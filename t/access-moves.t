@@ -1523,3 +1523,41 @@ $h2->reset;
 
 replays('streams that were reset', http_post($here, 'x', headers('ok')));
 is(app_count('run'), 1, 'ran once');
+
+
+
+=== TEST 27: who is kept out is not told when it was, either
+--- user_files eval: $::users
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_identity  $host;
+    add_header            X-When  "$idempotency_original_time" always;
+    add_header            X-Ms    "$idempotency_original_time_ms" always;
+    add_header            X-Age   "$idempotency_age" always;
+    add_header            X-What  "$idempotency_original_fingerprint" always;
+
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP2_PORT;
+    }
+
+    location /inner/ {
+        internal;
+        auth_basic            closed;
+        auth_basic_user_file  $TEST_NGINX_SERVER_ROOT/html/htpasswd;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key());
+my $uri = '/accel?to=/inner/ok';
+
+is(http_post($uri, 'x', { %key, @::alice })->status, 200, 'ran');
+
+my $r = http_post($uri, 'x', \%key);
+
+is($r->status, 401, 'kept out');
+is($r->header($_), undef, "kept out: no $_") for qw(X-When X-Ms X-Age X-What);
+
+$r = http_post($uri, 'x', { %key, @::alice });
+
+is($r->header('Idempotent-Replayed'), 'true', 'let in');
+like($r->header($_), qr/./, "let in: $_") for qw(X-When X-Ms X-Age X-What);

@@ -235,3 +235,86 @@ my @before = error_log() =~ /idempotency: a turn of parsing/g;
 is(post('/ok', json('a', 1 .. 5000), new_key())->status, 200, 'small: ran');
 my @after = error_log() =~ /idempotency: a turn of parsing/g;
 is(@after - @before, 0, 'small: in one');
+
+
+
+=== TEST 6: hashed in turns, if another module has read it
+--- modules: lua
+--- log_level: debug
+--- config
+    idempotency           $TEST_STORE;
+    access_by_lua_block   { ngx.req.read_body() }
+
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /memory/ {
+        client_body_buffer_size  20m;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /files/ {
+        client_body_in_file_only  clean;
+        idempotency_fingerprint   json;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 60
+--- client
+sub turns { scalar(() = error_log() =~ /idempotency: a turn of parsing/g) }
+
+my $body = join '', map { sprintf "%09d\n", $_ } 1 .. 1_200_000;
+
+for my $where ('', '/memory', '/files') {
+    my $key = new_key();
+    my $uri = "$where/ok?op=late";
+
+    my $before = turns();
+    is(post($uri, $body, $key)->status, 200, "$uri: ran");
+    cmp_ok(turns() - $before, '>=', 10, "$uri: 1 MB in each turn");
+
+    is(post($uri, $body, $key)->header('Idempotent-Replayed'), 'true',
+       "$uri: replayed");
+
+    # a byte anywhere in it counts
+
+    for my $at (0, 1024 * 1024 - 1, 1024 * 1024, 11_999_998) {
+        my $other = $body;
+        substr($other, $at, 1, 'x');
+        is(post($uri, $other, $key)->error_code, 'IDEMPOTENCY_CONFLICT',
+           "$uri: byte $at");
+    }
+
+    is(app_count('late'), 1, "$uri: ran once");
+    is(app_last('late')->{length}, length $body, "$uri: with its body");
+    app_reset();
+}
+
+# as it would count if nginx had read it here
+
+my %key = ('Idempotency-Key' => new_key());
+my $form = sub {
+    return http_post('/ok?op=form', "--$_[0]\r\n\r\n$body\r\n--$_[0]--\r\n",
+            { %key, 'Content-Type' => "multipart/form-data; boundary=$_[0]" });
+};
+is($form->('a')->status, 200, 'multipart: ran');
+is($form->('bcd')->header('Idempotent-Replayed'), 'true',
+   'multipart: another boundary');
+
+# a small one is hashed at once
+
+my $before = turns();
+is(post('/ok?op=small', 'x' x 1_000_000, new_key())->status, 200, 'small: ran');
+is(turns(), $before, 'small: in one');
+
+# clients that leave meanwhile, and a worker that is to leave
+
+for (1 .. 3) {
+    my $c = send_post('/ok?op=gone', $body, { 'Idempotency-Key' => new_key() });
+    $c->abort;
+}
+
+my @c = map { send_post("/ok?op=stay$_", $body,
+                        { 'Idempotency-Key' => new_key() }) } 1 .. 3;
+ok(nginx_reload(), 'reloaded');
+is($_->read_response(20)->status, 200, 'answered') for @c;
+--- no_error_log
+[error]

@@ -221,6 +221,21 @@ our $chains = <<'_EOC_';
         error_page              502 =200 /sorry.html;
         proxy_pass              http://$arg_to;
     }
+    location /json/ {
+        idempotency_keep_json   /ok=!true;
+        proxy_intercept_errors  on;
+        error_page              404 500 502 = @json;
+        proxy_pass              http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /json/dead/ {
+        idempotency_keep_json   /ok=!true;
+        error_page              502 = @json;
+        proxy_pass              http://127.0.0.1:$TEST_NGINX_DEAD_PORT;
+    }
+    location @json {
+        rewrite                 ^ /json break;
+        proxy_pass              http://127.0.0.1:$TEST_NGINX_APP2_PORT;
+    }
 _EOC_
 
 
@@ -287,6 +302,22 @@ sub chains
     three('/accel?to=/inner/close', 502, 'unknown');
     three('/accel?to=/inner/status/503&status=500', 503, 'released');
 
+    # what went out last is not to be kept, by its header or its JSON
+
+    my $off = 'header=X-Idempotency-Store:%20off';
+
+    three("/second/close?second=200&$off", 200, 'unknown');
+    three("/second/truncate?second=200&$off", 200, 'unknown');
+    three("/intercept/status/404?second=200&$off", 200, 'unknown');
+    three("/intercept/status/500?second=200&$off", 200, 'released');
+    three("/next/ok?$off", 200, 'released');
+    three("/accel?to=\@second&second=200&$off", 200, 'unknown');
+    three('/json/close', 200, 'unknown');
+    three('/json/status/404', 200, 'unknown');
+    three('/json/status/500', 200, 'released');
+    three('/json/json', 200, 'released');
+    three('/json/dead/x', 200, 'released', peer => 2);
+
     # what is no part of it: who may, a copy, and what ran before it began
 
     three('/guarded/status/503', 503, 'released');
@@ -329,6 +360,7 @@ our $lua = <<'_EOC_';
                 return ngx.exit(status)
             end
             ngx.status = status
+            ngx.header["X-Idempotency-Store"] = ngx.var.arg_store
             ngx.say("lua")
         }
     }
@@ -431,6 +463,7 @@ sub lua
     three('/capture?how=status/500&status=500&exit=1', 500, 'released');
     three('/capture?how=ok&status=200', 200, 'executed', body => "lua\n");
     three('/capture?how=close&status=404', 404, 'executed');
+    three('/capture?how=ok&status=200&store=off', 200, 'released');
 
     # ... or by a connection of its own
 

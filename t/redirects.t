@@ -1072,3 +1072,32 @@ for my $where ('/closed/', '/named/') {
 }
 --- no_error_log
 [alert]
+
+
+
+=== TEST 15: post_action of a request whose body was parsed in turns
+--- config
+    client_body_buffer_size  2m;
+
+    location / {
+        idempotency              $TEST_STORE;
+        idempotency_fingerprint  json;
+        post_action              /after;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /after {
+        idempotency  off;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $body = '[' . join(',', 1 .. 100_000) . ']';
+my %key = ('Idempotency-Key' => new_key());
+
+is(http_post('/ok?op=a', $body, \%key)->body, "run 1\n", 'ran');
+is(app_wait('/after'), 1, 'and its action');
+
+is(http_post('/ok?op=a', $body, \%key)->header('Idempotent-Replayed'), 'true',
+   'replayed');
+is(http_post('/ok?op=b', '[]', { 'Idempotency-Key' => new_key() })->status, 200,
+   'another one');
+is(app_wait('/after', 2), 2, 'no action for the replay');

@@ -486,3 +486,169 @@ app_answer('/plain', { headers => [ [ 'Content-Type', 'text/plain' ] ],
                        body => "id: 1\n\nrest" });
 my %key = ('Idempotency-Key' => new_key(), 'Last-Event-ID' => 1);
 is(http_post('/plain', 'x', \%key)->body, "id: 1\n\nrest", 'plain') for 1, 2;
+
+
+
+=== TEST 9: SCGI and uwsgi, buffered and not
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_wait      0;
+    scgi_param            REQUEST_METHOD  $request_method;
+    uwsgi_param           REQUEST_METHOD  $request_method;
+
+    location /scgi {
+        scgi_pass         127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /scgi/off {
+        scgi_buffering    off;
+        scgi_pass         127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /uwsgi {
+        uwsgi_pass        127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /uwsgi/off {
+        uwsgi_buffering   off;
+        uwsgi_pass        127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+--- client
+my $app = IO::Socket::INET->new(LocalAddr => '127.0.0.1', ReuseAddr => 1,
+                                LocalPort => $ENV{TEST_NGINX_PORT_2},
+                                Listen => 5) or die "listen: $!";
+
+sub begin
+{
+    my ($uri, $key, $header) = @_;
+
+    my $c = send_post($uri, 'a body', $key);
+
+    # the body comes last in both
+    my $request = $app->accept or die "accept: $!";
+    my $got = '';
+    while ($got !~ /a body$/) {
+        sysread $request, $got, 4096, length $got or last;
+    }
+
+    $request->autoflush(1);
+    print $request "Status: 200 OK\r\n$header\r\n\r\ndata: 1\n\n";
+
+    like($c->read_some(150), qr/data: 1\n/, "$uri: goes out as it comes");
+    is(http_post($uri, 'a body', $key)->error_code, 'CONCURRENT_REQUEST',
+       "$uri: a retry meanwhile");
+
+    return ($c, $request);
+}
+
+for my $uri ('/scgi', '/scgi/off', '/uwsgi', '/uwsgi/off') {
+    for my $how ('stays', 'leaves') {
+        my %key = ('Idempotency-Key' => new_key());
+        my ($c, $request) = begin($uri, \%key,
+                                  'Content-Type: text/event-stream');
+        $c->reset if $how eq 'leaves';
+
+        for (2 .. 40) {
+            print $request "data: $_\n\n";
+        }
+        close $request;
+
+        my $all = join '', map { "data: $_\n\n" } 1 .. 40;
+        is($c->read_response->body, $all, "$uri: all of it")
+            if $how eq 'stays';
+
+        # nobody accepts this time
+        my $retry;
+        wait_for(sub {
+            $retry = http_post($uri, 'a body', \%key);
+            return $retry->status == 200;
+        });
+        is($retry->body, $all, "$uri, $how: the retry has all of it");
+        is($retry->header('Idempotent-Replayed'), 'true', "$uri, $how: kept");
+    }
+
+    my %key = ('Idempotency-Key' => new_key());
+    my ($c, $request) = begin($uri, \%key, "X-Accel-Buffering: no\r\n"
+                                           . 'Content-Length: 100');
+    close $request;
+    ok($c->read_response->truncated, "$uri: breaks off for the client");
+    is(http_post($uri, 'a body', \%key)->error_code, 'OUTCOME_UNKNOWN',
+       "$uri: unknown");
+}
+
+
+
+=== TEST 10: a stream that nginx caches is buffered, or it would not be cached
+--- http_config
+    proxy_cache_path  $TEST_NGINX_SERVER_ROOT/cache keys_zone=cache:1m;
+--- config
+    idempotency          $TEST_STORE;
+
+    location / {
+        proxy_cache          cache;
+        proxy_cache_methods  POST;
+        proxy_cache_valid    1m;
+        proxy_cache_key      $uri;
+        add_header           X-Cache  $upstream_cache_status;
+        proxy_pass           http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $uri = '/size?n=30000&type=text/event-stream&op=cached';
+
+for my $want ('MISS', 'HIT') {
+    my %key = ('Idempotency-Key' => new_key());
+    my $got = http_post($uri, 'x', \%key);
+    is($got->header('X-Cache'), $want, $want);
+    is(length $got->body, 30_000, "$want: all of it");
+
+    my $retry = http_post($uri, 'x', \%key);
+    is($retry->header('Idempotent-Replayed'), 'true', "$want: replayed");
+    ok($retry->body eq $got->body, "$want: the same");
+}
+
+is(app_count('cached'), 1, 'ran once');
+
+
+
+=== TEST 11: a client that leaves while the application is silent
+--- h2
+--- config
+    idempotency          $TEST_STORE;
+
+    location / {
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /off/ {
+        proxy_buffering  off;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+for my $at ('', '/off') {
+    for my $how ('abort', 'reset', 'h2 rst', 'h2 abort', 'h2 reset') {
+        my %key = ('idempotency-key' => new_key());
+        my $uri = "$at/size?n=20000&hold=body&type=text/event-stream&op=silent";
+
+        if ($how =~ /^h2 (.*)/) {
+            my $h2 = h2_connect();
+            my $id = $h2->request('POST', $uri, 'x', \%key);
+            app_wait_parked('silent');
+            cmp_ok(length $h2->body_so_far($id, 8000), '>=', 8000, "$uri: begins");
+            $1 eq 'rst' ? $h2->rst($id) : $h2->$1;
+
+        } else {
+            my $c = send_post($uri, 'x', \%key);
+            app_wait_parked('silent');
+            cmp_ok(length $c->read_some(8000), '>=', 8000, "$uri: begins");
+            $c->$how;
+        }
+
+        # the only worker has seen the end of that connection, too
+
+        is(http_post('/ok?op=next', 'x', {})->status, 200, "$uri, $how: next");
+        is(app_closed('silent'), 0, "$uri, $how: goes on");
+
+        app_release('silent');
+        my $retry = http_post($uri, 'x', \%key);
+        is(length $retry->body, 20_000, "$uri, $how: the retry has all of it");
+        is($retry->header('Idempotent-Replayed'), 'true', "$uri, $how: kept");
+        is(app_count('silent'), 1, "$uri, $how: ran once");
+        app_reset();
+    }
+}

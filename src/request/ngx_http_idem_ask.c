@@ -347,9 +347,11 @@ static void
 ngx_http_idem_ask_own(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_uint_t uri)
 {
+    ngx_str_t               address;
     ngx_http_idem_asked_t  *own;
 
     own = &ctx->repeat->own;
+    address = r->connection->addr_text;
 
     r->request_line = own->request_line;
     r->unparsed_uri = own->request_uri;
@@ -370,7 +372,14 @@ ngx_http_idem_ask_own(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     }
 
     ngx_http_idem_address_own(r, ctx);
-    ngx_http_idem_ask_forget(r);
+
+    /* nothing gives "set" and auth_request_set their values back */
+
+    if (ctx->repeat->differs
+        || !ngx_http_idem_same_text(&address, &r->connection->addr_text))
+    {
+        ngx_http_idem_ask_forget(r);
+    }
 
     ctx->repeat->asking = 0;
     ctx->repeat->differs = 0;

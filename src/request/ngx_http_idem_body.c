@@ -7,7 +7,7 @@
 /*
  * Hashes the request body in a request body filter while it is read, so that
  * a body in a temporary file need not be read again.  A body that another
- * module has read earlier is hashed afterwards.
+ * module has read earlier is hashed afterwards: ..._body_late.c.
  *
  * The handler starts and finishes it.  It feeds the digest, through the
  * multipart parser so that the boundary does not count, and the parsers of
@@ -25,18 +25,14 @@
 #include "request/ngx_http_idem_request.h"
 
 
-#define NGX_HTTP_IDEM_READ_SIZE   65536
-
 /* units of work in an iteration: one or two milliseconds */
 #define NGX_HTTP_IDEM_PARSE_WORK  262144
 
 
 static ngx_int_t ngx_http_idem_request_body_filter(
     ngx_http_request_t *r, ngx_chain_t *in);
-static ngx_int_t ngx_http_idem_body_chain(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in);
-static ngx_int_t ngx_http_idem_body_file(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_buf_t *b);
+static ngx_int_t ngx_http_idem_body_work(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 static ngx_http_idem_fingerprint_e ngx_http_idem_body_mode(
     ngx_http_idem_fingerprint_e mode, ngx_str_t *type);
 static ngx_int_t ngx_http_idem_body_parsers(ngx_http_request_t *r,
@@ -49,8 +45,6 @@ static ngx_int_t ngx_http_idem_body_turn(ngx_http_request_t *r,
 static ngx_int_t ngx_http_idem_body_canonical(ngx_http_idem_body_t *body);
 static void *ngx_http_idem_mem_alloc(void *data, size_t size);
 static void ngx_http_idem_mem_free(void *data, void *p);
-static void ngx_http_idem_body_feed(ngx_http_idem_body_t *body, u_char *p,
-    size_t len);
 static void ngx_http_idem_body_multipart_update(void *data,
     const u_char *p, size_t len);
 
@@ -214,7 +208,11 @@ ngx_http_idem_body_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     body->late = (r->request_body != NULL);
 
-    return NGX_OK;
+    if (body->late && body->turn == NULL) {
+        body->turn = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_turn_t));
+    }
+
+    return (body->late && body->turn == NULL) ? NGX_ERROR : NGX_OK;
 }
 
 
@@ -376,6 +374,7 @@ ngx_http_idem_mem_free(void *data, void *p)
 static ngx_int_t
 ngx_http_idem_request_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 {
+    ngx_chain_t          *cl;
     ngx_http_idem_ctx_t  *ctx;
 
     ctx = ngx_http_get_module_ctx(r, ngx_http_idempotency_module);
@@ -392,8 +391,10 @@ ngx_http_idem_request_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
     if (ctx->body.digest && !ctx->body.late && r == r->main
         && ctx->stage == NGX_HTTP_IDEM_READ_BODY)
     {
-        if (ngx_http_idem_body_chain(r, ctx, in) != NGX_OK) {
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        for (cl = in; cl; cl = cl->next) {
+            if (ngx_http_idem_body_buf(r, ctx, cl->buf) != NGX_OK) {
+                return NGX_HTTP_INTERNAL_SERVER_ERROR;
+            }
         }
     }
 
@@ -401,11 +402,12 @@ ngx_http_idem_request_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 }
 
 
-/* NGX_AGAIN if the body is parsed later: ..._body_ready() will be called */
+/* NGX_AGAIN if it takes longer: ..._body_ready() will be called */
 
 ngx_int_t
 ngx_http_idem_body_finish(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
+    ngx_int_t              rc;
     ngx_http_idem_body_t  *body;
 
     body = &ctx->body;
@@ -414,23 +416,47 @@ ngx_http_idem_body_finish(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_OK;
     }
 
-    if (body->late && r->request_body
-        && ngx_http_idem_body_chain(r, ctx, r->request_body->bufs)
-           != NGX_OK)
-    {
-        return NGX_ERROR;
+    if (body->late && r->request_body) {
+        body->rest = r->request_body->bufs;
     }
 
-    if (body->multipart) {
-        ngx_http_idem_multipart_done(body->multipart);
-    }
+    rc = ngx_http_idem_body_work(r, ctx);
 
-    ngx_http_idem_digest_done(body->digest, body->hash);
-    body->digest = NULL;
-
-    if (ngx_http_idem_body_parse(body) == NGX_AGAIN) {
+    if (rc == NGX_AGAIN) {
         ngx_http_idem_turn(body->turn, ctx, ngx_http_idem_body_turn,
                            "parsing");
+    }
+
+    return rc;
+}
+
+
+/* NGX_AGAIN if there is more to do in another iteration */
+
+static ngx_int_t
+ngx_http_idem_body_work(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_int_t              rc;
+    ngx_http_idem_body_t  *body;
+
+    body = &ctx->body;
+
+    if (body->digest) {
+        rc = ngx_http_idem_body_late(r, ctx);
+
+        if (rc != NGX_OK) {
+            return rc;
+        }
+
+        if (body->multipart) {
+            ngx_http_idem_multipart_done(body->multipart);
+        }
+
+        ngx_http_idem_digest_done(body->digest, body->hash);
+        body->digest = NULL;
+    }
+
+    if (ngx_http_idem_body_parse(body) == NGX_AGAIN) {
         return NGX_AGAIN;
     }
 
@@ -464,13 +490,19 @@ ngx_http_idem_body_parse(ngx_http_idem_body_t *body)
 static ngx_int_t
 ngx_http_idem_body_turn(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    if (ngx_http_idem_body_parse(&ctx->body) == NGX_AGAIN) {
+    ngx_int_t  rc;
+
+    rc = ngx_http_idem_body_work(r, ctx);
+
+    if (rc == NGX_AGAIN) {
         return NGX_AGAIN;
     }
 
+    ngx_http_idem_with_post_action(r);
+
     r->read_event_handler = ngx_http_block_reading;
 
-    ngx_http_idem_body_ready(r, ngx_http_idem_body_canonical(&ctx->body));
+    ngx_http_idem_body_ready(r, rc);
 
     return NGX_OK;
 }
@@ -551,67 +583,7 @@ ngx_http_idem_body_cleanup(ngx_http_idem_ctx_t *ctx)
 }
 
 
-static ngx_int_t
-ngx_http_idem_body_chain(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_chain_t *in)
-{
-    ngx_buf_t  *b;
-
-    for ( /* void */ ; in; in = in->next) {
-        b = in->buf;
-
-        if (ngx_buf_in_memory(b)) {
-            ngx_http_idem_body_feed(&ctx->body, b->pos, b->last - b->pos);
-
-        } else if (b->in_file
-                   && ngx_http_idem_body_file(r, ctx, b) != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
-    }
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_idem_body_file(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_buf_t *b)
-{
-    u_char     *buf;
-    off_t       offset;
-    size_t      size;
-    ssize_t     n;
-    ngx_int_t   rc;
-
-    rc = NGX_OK;
-
-    buf = ngx_alloc(NGX_HTTP_IDEM_READ_SIZE, r->connection->log);
-    if (buf == NULL) {
-        return NGX_ERROR;
-    }
-
-    for (offset = b->file_pos; offset < b->file_last; offset += n) {
-        size = (size_t) ngx_min(b->file_last - offset,
-                                NGX_HTTP_IDEM_READ_SIZE);
-
-        n = ngx_read_file(b->file, buf, size, offset);
-
-        if (n <= 0) {
-            rc = NGX_ERROR;
-            break;
-        }
-
-        ngx_http_idem_body_feed(&ctx->body, buf, (size_t) n);
-    }
-
-    ngx_free(buf);
-
-    return rc;
-}
-
-
-static void
+void
 ngx_http_idem_body_feed(ngx_http_idem_body_t *body, u_char *p, size_t len)
 {
     if (len == 0) {

@@ -79,8 +79,12 @@ typedef struct {
     ngx_http_idem_multipart_t    *multipart;
     ngx_http_idem_json_t         *json;
     ngx_http_idem_form_t         *form;
-    ngx_http_idem_turn_t         *turn;         /* of the parsers; NULL:
-                                                   there are none           */
+    ngx_http_idem_turn_t         *turn;         /* NULL: all is done at
+                                                   once                     */
+    ngx_chain_t                  *rest;         /* read by another module,
+                                                   and not hashed yet, but
+                                                   for its first bytes      */
+    off_t                         hashed;       /* how many these are       */
     ngx_http_idem_fingerprint_e   kind;         /* how "hash" was computed  */
     ngx_uint_t                    detail;       /* of conflicts             */
     u_char                        hash[NGX_HTTP_IDEM_HASH_LEN];
@@ -501,6 +505,13 @@ ngx_uint_t ngx_http_idem_upstream_broke(ngx_http_request_t *r,
 ngx_http_idem_run_t *ngx_http_idem_run_of(
     ngx_http_idem_ctx_t *ctx, ngx_http_request_t *r);
 
+/* ..._body_late.c */
+
+ngx_int_t ngx_http_idem_body_late(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
+ngx_int_t ngx_http_idem_body_buf(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx, ngx_buf_t *b);
+
 /* ..._admit.c, ..._body.c, ..._fingerprint.c */
 
 ngx_uint_t ngx_http_idem_covered(ngx_http_request_t *r,
@@ -519,6 +530,8 @@ void ngx_http_idem_body_init(void);
 extern const ngx_http_idem_canon_mem_t  ngx_http_idem_mem;
 
 void ngx_http_idem_body_reset(void);
+void ngx_http_idem_body_feed(ngx_http_idem_body_t *body, u_char *p,
+    size_t len);
 ngx_int_t ngx_http_idem_filters_check(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_admit_body(ngx_http_request_t *r,

@@ -351,8 +351,13 @@ ngx_http_idem_variable_original(ngx_http_request_t *r,
     ngx_http_idem_activity_t  *activity;
 
     cover = ctx->answer.cover;
-    original = ctx->answer.undisclosed ? 0 : ctx->answer.original_time;
+    original = ctx->answer.original_time;
     activity = ctx->claims.activity;
+
+    if (ctx->answer.undisclosed || ctx->stage == NGX_HTTP_IDEM_REPEAT) {
+        /* the location of the response may refuse the client yet */
+        original = 0;
+    }
 
     ngx_http_idem_iso_time(time, original);
 

@@ -582,7 +582,8 @@ ngx_http_idem_complete(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP
         && ctx->conf->keep_json && !ngx_http_idem_json_kept(r, ctx))
     {
-        outcome = NGX_HTTP_IDEM_OUTCOME_RELEASE;
+        ctx->capture.unwanted = 1;
+        outcome = ngx_http_idem_outcome(r, ctx, 1);
     }
 
     if (ctx->capture.composed && r->method != NGX_HTTP_HEAD

@@ -441,7 +441,7 @@ ngx_http_idem_store_header(ngx_http_request_t *r,
     h->hash = 0;
 
     if (ngx_http_idem_header_is(&h->value, "off")) {
-        ctx->capture.app_off = 1;
+        ctx->capture.unwanted = 1;
         return;
     }
 

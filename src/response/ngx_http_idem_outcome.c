@@ -27,7 +27,7 @@ static ngx_uint_t ngx_http_idem_page(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t all, ngx_uint_t last);
 static ngx_uint_t ngx_http_idem_is_perl(ngx_http_idem_run_t *run);
 static ngx_uint_t ngx_http_idem_all_upstreams(ngx_http_idem_ctx_t *ctx,
-    ngx_uint_t *last);
+    ngx_uint_t *before, ngx_uint_t *last);
 static ngx_uint_t ngx_http_idem_unstarted(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_uint_t ngx_http_idem_upstreams(ngx_http_idem_ctx_t *ctx,
@@ -54,7 +54,7 @@ ngx_http_idem_outcome_e
 ngx_http_idem_outcome(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t complete)
 {
-    ngx_uint_t            all, last, answer, upstream, other, beside;
+    ngx_uint_t            all, before, last, answer, upstream, other, beside;
     ngx_http_idem_run_t  *run;
 
     ngx_http_idem_outcome_redirected(r, ctx);
@@ -66,7 +66,7 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
     other = run->called && !upstream
             && !(run->phase && r->err_status >= NGX_HTTP_BAD_REQUEST);
 
-    all = ngx_http_idem_all_upstreams(ctx, &last) | ctx->work.redirected;
+    all = ngx_http_idem_all_upstreams(ctx, &before, &last);
 
     beside = ngx_http_idem_unstarted(r, ctx);
 
@@ -97,15 +97,23 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
 
     } else if (other) {
         answer = ngx_http_idem_by_status(ctx, r->headers_out.status);
+        before |= last;
 
     } else {
         answer = ngx_http_idem_page(r, ctx, all, last);
+        before |= last;
     }
 
     if (answer == NGX_HTTP_IDEM_ANSWER_KEPT) {
-        /* X-Idempotency-Store: off */
-        return ctx->capture.app_off ? NGX_HTTP_IDEM_OUTCOME_RELEASE
-                                    : NGX_HTTP_IDEM_OUTCOME_KEEP;
+
+        if (!ctx->capture.unwanted) {
+            return NGX_HTTP_IDEM_OUTCOME_KEEP;
+        }
+
+        /* who says so speaks for its subrequests, too */
+
+        answer = NGX_HTTP_IDEM_ANSWER_OTHER;
+        all = before;
     }
 
     /* the last response says nothing about earlier upstreams */
@@ -241,17 +249,22 @@ ngx_http_idem_is_perl(ngx_http_idem_run_t *run)
 
 /*
  * Combines the answers of all tries, redirects and subrequests.  "last" is
- * the answer of the last upstream that the main request was sent to.
+ * the answer of the last upstream that the main request was sent to, "before"
+ * those of the upstreams and other handlers that had the request before it.
  */
 
 static ngx_uint_t
-ngx_http_idem_all_upstreams(ngx_http_idem_ctx_t *ctx, ngx_uint_t *last)
+ngx_http_idem_all_upstreams(ngx_http_idem_ctx_t *ctx, ngx_uint_t *before,
+    ngx_uint_t *last)
 {
     ngx_uint_t            all;
     ngx_http_idem_run_t  *run;
 
     *last = 0;
-    all = ngx_http_idem_upstreams(ctx, &ctx->work.run, last);
+    *before = ngx_http_idem_upstreams(ctx, &ctx->work.run, last)
+              | ctx->work.redirected;
+
+    all = *before | *last;
 
     for (run = ctx->work.run.next; run; run = run->next) {
         all |= ngx_http_idem_upstreams(ctx, run, NULL);
@@ -285,6 +298,8 @@ ngx_http_idem_unstarted(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
+/* combines the answers of a request's upstreams, without the last if wanted */
+
 static ngx_uint_t
 ngx_http_idem_upstreams(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_run_t *run, ngx_uint_t *last)
@@ -311,12 +326,12 @@ ngx_http_idem_upstreams(ngx_http_idem_ctx_t *ctx,
     for (i = run->first; i < r->upstream_states->nelts; i++) {
         answer = ngx_http_idem_answer(ctx, run, i);
 
-        if (answer) {
-            all |= answer;
+        if (answer && last) {
+            all |= *last;
+            *last = answer;
 
-            if (last) {
-                *last = answer;
-            }
+        } else {
+            all |= answer;
         }
     }
 

@@ -109,7 +109,9 @@ typedef struct {
     ngx_http_idem_response_t   response;
 
     ngx_msec_t                 app_ttl;         /* X-Idempotency-Store      */
-    unsigned                   app_off:1;       /* X-Idempotency-Store      */
+    unsigned                   unwanted:1;      /* not to be stored, as the
+                                                   application or its JSON
+                                                   says                     */
     unsigned                   through:1;       /* sent without being held,
                                                    settled at its end       */
     unsigned                   ended:1;         /* complete, except for its
