@@ -311,6 +311,10 @@ ngx_http_idem_init(ngx_conf_t *cf)
         return NGX_OK;
     }
 
+    if (ngx_http_idem_conf_check_build(cf) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
     ngx_http_idem_conf_servers(cf);
 
     if (ngx_http_idem_phases_init(cf) != NGX_OK

@@ -95,6 +95,16 @@ ok(-f "packaging/docker/$_", "$_ is there") for @mounted;
 my ($dockerfile) = $compose =~ /dockerfile: (\S+)/;
 ok(-f $dockerfile, "$dockerfile is there");
 
+# The macro of Fedora names no option of nginx.  A module without TLS or HTTP/2
+# is refused by its nginx: t/build-options.t.
+
+my $spec = slurp('packaging/rpm/nginx-mod-http-idempotency.spec');
+
+for my $option (qw(http_ssl_module http_v2_module threads)) {
+    like($spec, qr/^%nginx_modconfigure .*--with-$option\b/m,
+         "the rpm is built with --with-$option");
+}
+
 # Prometheus
 
 my $promtool = promtool_path();

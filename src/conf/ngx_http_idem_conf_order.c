@@ -17,6 +17,9 @@
  * list of modules at that time, and derives filters and phases from the list
  * after the configuration was read.  Other rooms find modules by their names
  * here.
+ *
+ * After the configuration was read, checks that the module was built with what
+ * its nginx has.
  */
 
 
@@ -82,4 +85,40 @@ ngx_http_idem_find_module(ngx_cycle_t *cycle, const char *name)
     }
 
     return cycle->modules[i];
+}
+
+
+/*
+ * --with-compat lets nginx load a module that was built without an option of
+ * nginx itself.  Without TLS the module does not see certificates of clients,
+ * and would replay the response of one client to another.  Without HTTP/2 it
+ * would refuse a request before nginx's access checks.
+ */
+
+ngx_int_t
+ngx_http_idem_conf_check_build(ngx_conf_t *cf)
+{
+    const char  **name;
+
+    static const char  *absent[] = {
+#if !(NGX_HTTP_SSL)
+        "ngx_http_ssl_module",
+#endif
+#if !(NGX_HTTP_V2)
+        "ngx_http_v2_module",
+#endif
+        NULL
+    };
+
+    for (name = absent; *name; name++) {
+        if (ngx_http_idem_find_module(cf->cycle, *name)) {
+            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                          "the idempotency module was built without "
+                          "\"--with-%s\", which this nginx has",
+                          *name + sizeof("ngx_") - 1);
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
 }
