@@ -327,6 +327,12 @@ for my $pair ([ 'replay_json a 1', 'replay_json /a 2' ],
 refuses('location', "idempotency_$_;\nidempotency_$_;", 1,
         qr/"idempotency_\w+" directive is duplicate/)
     for 'stats', 'stats json', 'admin', 'admin read';
+refuses('location', "idempotency_$_->[0];\nidempotency_$_->[1];", 1,
+        "\"idempotency_$_->[1]\" directive takes a location without \"idempotency_$_->[0]\"")
+    for [ 'stats', 'admin' ], [ 'admin', 'stats' ];
+refuses('server', "location $_ { idempotency_admin; }", 0,
+        '"idempotency_admin" directive takes a location with a prefix')
+    for '= /ops/', '@ops', '~ ^/ops/';
 
 refuses('server', "idempotency_$_;", 0, 'invalid value', 'off')
     for 'replay_json a', 'log_field a', 'hide_header off A',
