@@ -611,6 +611,23 @@ $redis->($_, 'invalid number of arguments in "', 'it takes one')
 $redis->("$_; $_", qr/"\w+" directive is duplicate/)
     for 'user a', 'timeout 1s', 'connections 1', 'tls off', 'prefix a';
 
+# nginx takes it in every context
+my $included = "$ENV{TEST_NGINX_SERVROOT}/conf/store.inc";
+
+for ([ '', 'timeout 2s;' ], [ 'unknown directive "tiemout"', "db 1;\ntiemout 2s;" ]) {
+    open my $out, '>', $included or die "$included: $!\n";
+    print $out $_->[1];
+    close $out or die "$included: $!\n";
+
+    my ($said) = main::try_config('http', "idempotency_store a redis { server 127.0.0.1:1; include store.inc; }");
+
+    $_->[0] ? like($said, qr/$_->[0].* in \S*store\.inc:2$/m, 'included: file and line')
+            : is($said, '', 'included');
+}
+
+$redis->($_, 'invalid number of arguments in "include" directive')
+    for 'include', 'include a b';
+
 
 
 === TEST 9: a lease that is too short: a warning

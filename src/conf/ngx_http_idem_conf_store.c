@@ -145,6 +145,18 @@ ngx_http_idem_conf_store_directive(ngx_conf_t *cf,
     store = conf;
     value = cf->args->elts;
 
+    if (ngx_http_idem_conf_is(&value[0], "include")) {
+
+        if (cf->args->nelts == 2) {
+            return ngx_conf_include(cf, dummy, conf);
+        }
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid number of arguments in \"include\" "
+                           "directive");
+        return NGX_CONF_ERROR;
+    }
+
     if (ngx_http_idem_conf_once(cf, 1) != NGX_CONF_OK) {
         return NGX_CONF_ERROR;
     }
