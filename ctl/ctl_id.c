@@ -139,8 +139,19 @@ ctl_id(void)
 
     ctl_key(id, hash);
 
-    printf(o.json ? "{\"record\":\"%s\",\"key_hash\":\"%s\"}\n"
-                  : "record    %s\nkey_hash  %s\n", id, hash);
+    if (!o.json) {
+        printf("record    %s\nkey_hash  %s\n", id, hash);
+        return CTL_OK;
+    }
+
+    printf("{\"record\":\"%s\",\"key_hash\":\"%s\"", id, hash);
+
+    if (o.scope[0]) {
+        printf(",\"scope\":");
+        ctl_quoted(o.scope);
+    }
+
+    puts("}");
 
     return CTL_OK;
 }

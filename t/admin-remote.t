@@ -415,6 +415,18 @@ like($out, qr/give it \+scan \+strlen/, 'and says so');
 
 $::store->command(qw(ACL SETUSER few +scan +strlen));
 is(http_get("/ops/records/shared/$id")->status, 200, 'with the rights it is there');
+
+# what else is missing is named by Redis itself
+for ([ '-evalsha', qr/'evalsha' command/ ], [ 'resetkeys', qr/one of the keys/ ]) {
+    $::store->command('ACL', 'SETUSER', 'few', $_->[0]);
+
+    my $r = http_get('/ops/health');
+
+    is($r->status, 503, "$_->[0]: health");
+    like($r->body, qr/the user may not do that: NOPERM .*$_->[1]/, 'what Redis says');
+    $::store->command(qw(ACL SETUSER few ~* +evalsha));
+}
+
 $::store->command(qw(ACL DELUSER few));
 
 

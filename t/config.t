@@ -327,6 +327,12 @@ for my $pair ([ 'replay_json a 1', 'replay_json /a 2' ],
 refuses('location', "idempotency_$_;\nidempotency_$_;", 1,
         qr/"idempotency_\w+" directive is duplicate/)
     for 'stats', 'stats json', 'admin', 'admin read';
+refuses('location', "idempotency_$_->[0];\nidempotency_$_->[1];", 1,
+        "\"idempotency_$_->[1]\" directive takes a location without \"idempotency_$_->[0]\"")
+    for [ 'stats', 'admin' ], [ 'admin', 'stats' ];
+refuses('server', "location $_ { idempotency_admin; }", 0,
+        '"idempotency_admin" directive takes a location with a prefix')
+    for '= /ops/', '@ops', '~ ^/ops/';
 
 refuses('server', "idempotency_$_;", 0, 'invalid value', 'off')
     for 'replay_json a', 'log_field a', 'hide_header off A',
@@ -415,14 +421,11 @@ refuses('http', "idempotency_store a memory {\nzone a:1m;\nzone b:1m;\n}", 2,
         '"zone" directive is duplicate');
 
 # two stores can't share a zone, neither with each other nor with others
-($said) = try_config('http', "idempotency_store a memory { zone z:1m; }\n"
-                     . 'idempotency_store b memory { zone z:1m; }');
-like($said, qr/\[emerg\] .*zone "z" is already used by another store/,
-     'a zone for two stores');
-
-($said) = try_config('http', "idempotency_store a memory { zone z:1m; }\n"
-                     . 'limit_req_zone $host zone=z:1m rate=1r/s;');
-like($said, qr/\[emerg\] .*"z"/, 'a zone of another module');
+refuses('http', "idempotency_store a memory { zone z:1m; }\n"
+                . 'idempotency_store b memory { zone z:1m; }', 1,
+        'zone "z" is already used by another store');
+refuses('http', "limit_req_zone \$host zone=z:1m rate=1r/s;\n"
+                . 'idempotency_store a memory { zone z:1m; }', 1, '"z"');
 
 # a zone may be declared below the line that uses it
 refuses('location', "idempotency on;\nidempotency_activity on;", 1,
@@ -607,6 +610,23 @@ $redis->($_, 'invalid number of arguments in "', 'it takes one')
         'outbox', 'cache a:1m ttl=1s x';
 $redis->("$_; $_", qr/"\w+" directive is duplicate/)
     for 'user a', 'timeout 1s', 'connections 1', 'tls off', 'prefix a';
+
+# nginx takes it in every context
+my $included = "$ENV{TEST_NGINX_SERVROOT}/conf/store.inc";
+
+for ([ '', 'timeout 2s;' ], [ 'unknown directive "tiemout"', "db 1;\ntiemout 2s;" ]) {
+    open my $out, '>', $included or die "$included: $!\n";
+    print $out $_->[1];
+    close $out or die "$included: $!\n";
+
+    my ($said) = main::try_config('http', "idempotency_store a redis { server 127.0.0.1:1; include store.inc; }");
+
+    $_->[0] ? like($said, qr/$_->[0].* in \S*store\.inc:2$/m, 'included: file and line')
+            : is($said, '', 'included');
+}
+
+$redis->($_, 'invalid number of arguments in "include" directive')
+    for 'include', 'include a b';
 
 
 

@@ -98,6 +98,12 @@ like(scalar(ctl('id', '--key', $quoted, '--scope', 'api')),
 like(scalar(ctl('inspect', '--key', $quoted, '--scope', 'api')),
      qr/^record\s+$id$/m, 'and its record');
 
+# what the location says of it
+
+is(scalar(ctl('id', '--key', 'q', '--scope', $_->[0], '--json')),
+   http_get("/ops/id?key=q&scope=$_->[1]")->body, "id --json: scope $_->[0]")
+    for [ 'api', 'api' ], [ 'a"b\\c', 'a%22b%5Cc' ];
+
 # the key is not in an address, and so in no log of nginx
 
 access_log_like(qr/"GET \S+\/$id\b/, 'by its id');

@@ -545,3 +545,21 @@ qr/\[emerg\] .*invalid number of arguments in "prefix" directive: it takes one .
 --- must_die
 --- error_log eval
 qr/\[emerg\] .*invalid value "yes" in "tls" directive: it is "on" or "off" in .*nginx\.conf:\d+/
+
+
+
+=== TEST 23: a password file of two lines
+--- user_files
+>>> secret
+nginx
+secret
+--- http_config
+    idempotency_store own redis {
+        server         127.0.0.1:1;
+        password_file  $TEST_NGINX_SERVER_ROOT/html/secret;
+    }
+--- config
+    location / { return 200; }
+--- must_die
+--- error_log eval
+qr/\[emerg\] .*invalid password_file "\S+\/secret": it has more than one line, or a NUL.* in .*nginx\.conf:\d+/

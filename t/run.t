@@ -8,6 +8,7 @@ use strict;
 use warnings;
 use lib 't/lib';
 
+use File::Temp qw(tempdir);
 use IO::Socket::INET;
 use POSIX qw(WNOHANG);
 use IdempotencyTest::Process;
@@ -135,7 +136,31 @@ demonstration('traffic, valkey', { DEMO => 'traffic', STORE => 'valkey' }, sub {
     }
 });
 
-demonstration('postgres', { DEMO => '', STORE => 'postgres' }, sub {
+# Root starts PostgreSQL by setpriv.  One stands before it that makes the server
+# late: its socket is there, and nobody accepts yet.
+
+my $late = tempdir(CLEANUP => 1);
+
+open my $fh, '>', "$late/setpriv" or die "setpriv: $!\n";
+print $fh <<'_EOF_';
+#!/bin/sh
+PATH=${PATH#*:}
+for word; do
+    case $word in
+    unix_socket_directories=*)
+        perl -MIO::Socket::UNIX -e 'IO::Socket::UNIX->new(Local => shift,
+            Listen => 1) or die' "${word#*=}/.s.PGSQL.5432"
+        sleep 1
+        ;;
+    esac
+done
+exec setpriv "$@"
+_EOF_
+close $fh;
+chmod 0755, "$late/setpriv" or die "setpriv: $!\n";
+
+demonstration('postgres', { DEMO => '', STORE => 'postgres',
+                            PATH => "$late:$ENV{PATH}" }, sub {
     my ($port, $said) = @_;
 
     lines_are_true('postgres', $said);

@@ -451,14 +451,15 @@ is($r[1]->header('X-Mine'), 'told set', 'the replay');
 
 
 === TEST 7: a name that is none
+Where it is used is not known when it is found, and no other line is named.
 --- config
     location / {
         idempotency  $TEST_STORE;
         add_header   X-Status $idempotency_statuss;
     }
 --- must_die
---- error_log
-unknown "idempotency_statuss" variable
+--- error_log eval
+qr/\[emerg\] \S+ unknown "idempotency_statuss" variable$/
 
 
 
@@ -469,8 +470,8 @@ unknown "idempotency_statuss" variable
         set          $idempotency_status mine;
     }
 --- must_die
---- error_log
-the duplicate "idempotency_status" variable
+--- error_log eval
+qr/\[emerg\] \S+ the duplicate "idempotency_status" variable$/
 
 
 

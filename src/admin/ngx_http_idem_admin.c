@@ -69,8 +69,9 @@ ngx_http_idem_conf_admin(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    if (ilcf->admin) {
-        return "is duplicate";
+    if (ilcf->page) {
+        return ilcf->admin ? "is duplicate"
+               : "takes a location without \"idempotency_stats\"";
     }
 
     ilcf->admin = NGX_HTTP_IDEM_ADMIN_FULL;
@@ -89,12 +90,15 @@ ngx_http_idem_conf_admin(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
 
+    if (clcf->exact_match || clcf->named
 #if (NGX_PCRE)
-    if (clcf->regex) {
-        return "takes a location with a prefix: behind a regular expression "
-               "it can't tell what is asked for";
-    }
+        || clcf->regex
 #endif
+       )
+    {
+        return "takes a location with a prefix: what is asked for is the "
+               "rest of the address";
+    }
 
     clcf->handler = ngx_http_idem_admin_handler;
 

@@ -88,8 +88,9 @@ ngx_http_idem_conf_stats(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_http_core_loc_conf_t   *clcf;
     ngx_http_idem_main_conf_t  *mcf;
 
-    if (ilcf->page == ngx_http_idem_stats_handler) {
-        return "is duplicate";
+    if (ilcf->page) {
+        return ilcf->admin ? "takes a location without \"idempotency_admin\""
+                           : "is duplicate";
     }
 
     value = cf->args->elts;

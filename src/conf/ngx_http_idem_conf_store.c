@@ -27,6 +27,8 @@ static char *ngx_http_idem_conf_store_directive(ngx_conf_t *cf,
     ngx_command_t *dummy, void *conf);
 static char *ngx_http_idem_conf_store_unknown(ngx_conf_t *cf,
     ngx_http_idem_store_t *store, ngx_str_t *name);
+static char *ngx_http_idem_init_store(ngx_conf_t *cf,
+    ngx_http_idem_store_t *store);
 static char *ngx_http_idem_init_trail(ngx_conf_t *cf,
     ngx_http_idem_store_t *store, ngx_http_idem_log_t *log);
 static ngx_http_idem_log_t *ngx_http_idem_find_log(
@@ -142,6 +144,18 @@ ngx_http_idem_conf_store_directive(ngx_conf_t *cf,
 
     store = conf;
     value = cf->args->elts;
+
+    if (ngx_http_idem_conf_is(&value[0], "include")) {
+
+        if (cf->args->nelts == 2) {
+            return ngx_conf_include(cf, dummy, conf);
+        }
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid number of arguments in \"include\" "
+                           "directive");
+        return NGX_CONF_ERROR;
+    }
 
     if (ngx_http_idem_conf_once(cf, 1) != NGX_CONF_OK) {
         return NGX_CONF_ERROR;
@@ -327,13 +341,7 @@ ngx_http_idem_init_stores(ngx_conf_t *cf, void *conf)
             }
         }
 
-        rv = store->backend->init_conf(cf, store);
-
-        if (rv != NGX_CONF_OK) {
-            return rv;
-        }
-
-        rv = ngx_http_idem_layers_wrap(cf, store);
+        rv = ngx_http_idem_init_store(cf, store);
 
         if (rv != NGX_CONF_OK) {
             return rv;
@@ -341,6 +349,37 @@ ngx_http_idem_init_stores(ngx_conf_t *cf, void *conf)
     }
 
     return ngx_http_idem_fallback_init(cf, &mcf->fallbacks);
+}
+
+
+/*
+ * The configuration has been read to the end of the http block.  Messages
+ * about the store, nginx's own among them, name the line that declares it.
+ */
+
+static char *
+ngx_http_idem_init_store(ngx_conf_t *cf, ngx_http_idem_store_t *store)
+{
+    char             *rv;
+    ngx_conf_file_t  *file, declared;
+
+    file = cf->conf_file;
+
+    declared = *file;
+    declared.file.name.data = store->file;
+    declared.line = store->line;
+
+    cf->conf_file = &declared;
+
+    rv = store->backend->init_conf(cf, store);
+
+    if (rv == NGX_CONF_OK) {
+        rv = ngx_http_idem_layers_wrap(cf, store);
+    }
+
+    cf->conf_file = file;
+
+    return rv;
 }
 
 

@@ -147,7 +147,8 @@ ngx_http_idem_add_variables(ngx_conf_t *cf)
 /*
  * nginx accepts any name for a prefix variable.  This check makes names that
  * are neither known here nor defined by the configuration an error, and
- * prevents that the configuration redefines the variables.
+ * prevents that the configuration redefines the variables.  The lines that
+ * name a variable are not known any more; nginx's own message has none either.
  */
 
 ngx_int_t
@@ -164,8 +165,8 @@ ngx_http_idem_check_variables(ngx_conf_t *cf)
     for (n = 0; n < cmcf->variables_keys->keys.nelts; n++) {
 
         if (ngx_http_idem_variable_find(&key[n].key) != NGX_HTTP_IDEM_VAR_N) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "the duplicate \"%V\" variable", &key[n].key);
+            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                          "the duplicate \"%V\" variable", &key[n].key);
             return NGX_ERROR;
         }
     }
@@ -190,8 +191,8 @@ ngx_http_idem_check_variables(ngx_conf_t *cf)
         }
 
         if (n == cmcf->variables_keys->keys.nelts) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "unknown \"%V\" variable", &v[i].name);
+            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                          "unknown \"%V\" variable", &v[i].name);
             return NGX_ERROR;
         }
     }

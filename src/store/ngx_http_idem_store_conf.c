@@ -305,6 +305,10 @@ ngx_http_idem_store_read_password(ngx_conf_t *cf, ngx_fd_t fd,
         return "it is empty";
     }
 
+    if (ngx_strlchr(p, last, LF) || ngx_strlchr(p, last, '\0')) {
+        return "it has more than one line, or a NUL";
+    }
+
     *last = '\0';
 
     password->data = p;

@@ -266,37 +266,10 @@ ngx_http_idem_pg_password(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* libpq takes a NUL-terminated string */
-
 static char *
 ngx_http_idem_pg_password_file(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_http_idem_pg_t  *pg = conf;
-
-    char       *rv;
-    u_char     *last;
-    ngx_str_t  *value;
-
-    rv = ngx_http_idem_pg_api->password_file(cf, cmd, conf);
-    if (rv != NGX_CONF_OK) {
-        return rv;
-    }
-
-    last = pg->password.data + pg->password.len;
-
-    if (ngx_strlchr(pg->password.data, last, LF)
-        || ngx_strlchr(pg->password.data, last, '\0'))
-    {
-        value = cf->args->elts;
-
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid %V \"%V\": it has more than one line, or "
-                           "a NUL; it holds the password and nothing else",
-                           &value[0], &value[1]);
-        return NGX_CONF_ERROR;
-    }
-
-    return NGX_CONF_OK;
+    return ngx_http_idem_pg_api->password_file(cf, cmd, conf);
 }
 
 

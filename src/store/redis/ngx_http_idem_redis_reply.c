@@ -584,7 +584,10 @@ ngx_http_idem_redis_refused(ngx_http_idem_op_t *op, redisReply *reply)
 
     op->result = NGX_HTTP_IDEM_ERROR;
 
-    /* the last two: of a command that a script calls, Redis 7 and 6 */
+    /*
+     * The last two: of a command that a script calls, Redis 7 and 6.  NOPERM
+     * is of the script itself or its key, and names what is missing.
+     */
 
     op->denied = ngx_redis_error_is(reply, "NOPERM")
                  || ngx_redis_error_is(reply, "ACL failure in script")
@@ -610,13 +613,14 @@ ngx_http_idem_redis_refused(ngx_http_idem_op_t *op, redisReply *reply)
         : ngx_redis_error_is(reply, "NOAUTH")
           || ngx_redis_error_is(reply, "unauthenticated")
             ? "the server wants a password: "
+        : op->denied && (ngx_redis_error_is(reply, "NOPERM")
+                         || !ngx_http_idem_op_is_admin(op)
+                         || op->kind == NGX_HTTP_IDEM_OP_LOG)
+            ? "the user may not do that: "
         : op->denied
             ? (op->kind == NGX_HTTP_IDEM_OP_EVENTS
                ? "the user may not do that, give it +xrange +xdel: "
-               : ngx_http_idem_op_is_admin(op)
-                 && op->kind != NGX_HTTP_IDEM_OP_LOG
-               ? "the user may not do that, give it +scan +strlen: "
-               : "the user may not do that: ")
+               : "the user may not do that, give it +scan +strlen: ")
         : ngx_http_idem_redis_conf(op)->client.cluster == 0
           && (ngx_strncmp(reply->str, "MOVED ", 6) == 0
               || ngx_strncmp(reply->str, "ASK ", 4) == 0)
