@@ -142,7 +142,12 @@ void ngx_http_idem_fallback_used(ngx_http_idem_fallback_t *f,
 /* ..._fallback_both.c */
 
 ngx_int_t ngx_http_idem_fallback_both(ngx_http_idem_op_t *op);
-void ngx_http_idem_fallback_both_cancel(uintptr_t note);
+
+/*
+ * The lock in the ledger is about to end, or has been renewed; "note" is that
+ * of the inner operation.
+ */
+void ngx_http_idem_fallback_both_end(uintptr_t note);
 
 /* ..._fallback_conf.c */
 
