@@ -453,7 +453,6 @@ ngx_http_idem_exit_process(ngx_cycle_t *cycle)
         store[i]->backend->exit_process(cycle, store[i]);
     }
 
-    ngx_http_idem_store_unreserve();
     ngx_http_idem_log_exit_process(&mcf->logs);
 }
 

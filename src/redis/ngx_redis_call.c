@@ -652,6 +652,4 @@ ngx_redis_exit(ngx_redis_t *redis)
 
     ngx_redis_close(&redis->subscriber);
     ngx_redis_nodes_exit(redis);
-
-    ngx_redis_calls_free();
 }

@@ -448,17 +448,6 @@ ngx_http_idem_store_reserve(void)
 }
 
 
-void
-ngx_http_idem_store_unreserve(void)
-{
-    while (ngx_http_idem_nreserve) {
-        ngx_destroy_pool(
-            ngx_http_idem_reserve[--ngx_http_idem_nreserve]
-                ->pool);
-    }
-}
-
-
 ngx_http_idem_op_t *
 ngx_http_idem_op_detached(ngx_http_idem_store_t *store,
     ngx_http_idem_op_e kind, u_char *id, u_char *token)

@@ -629,7 +629,6 @@ void ngx_http_idem_store_on_suspect_loss(
 
 /* operations kept in reserve for when memory is short; one set per process */
 void ngx_http_idem_store_reserve(void);
-void ngx_http_idem_store_unreserve(void);
 
 /*
  * A detached operation, which outlives its request: it has a pool of its own,
