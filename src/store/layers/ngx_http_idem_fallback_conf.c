@@ -188,7 +188,7 @@ ngx_http_idem_fallback_dropped(ngx_conf_t *cf, ngx_shm_zone_t *old)
     ngx_http_idem_shared_t       *s;
     ngx_http_idem_fallback_sh_t  *sh;
 
-    sh = ngx_http_idem_shared_old(old, sizeof(ngx_http_idem_fallback_sh_t));
+    sh = ngx_http_idem_shared_find(old, sizeof(ngx_http_idem_fallback_sh_t));
 
     if (sh == NULL || sh->until == 0) {
         return NGX_OK;
