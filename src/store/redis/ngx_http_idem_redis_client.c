@@ -28,7 +28,6 @@ static ngx_int_t ngx_http_idem_redis_node(ngx_redis_node_t *node);
 static void ngx_http_idem_redis_count(ngx_redis_node_t *node,
     ngx_redis_count_e what);
 static void ngx_http_idem_redis_ready(ngx_redis_conn_t *conn);
-static void ngx_http_idem_redis_policy_ask(ngx_redis_conn_t *conn);
 static void ngx_http_idem_redis_policy_rights(ngx_redis_conn_t *conn,
     redisReply *reply);
 static void ngx_http_idem_redis_policy_config(ngx_redis_conn_t *conn,
@@ -94,23 +93,18 @@ ngx_http_idem_redis_count(ngx_redis_node_t *node, ngx_redis_count_e what)
 static void
 ngx_http_idem_redis_ready(ngx_redis_conn_t *conn)
 {
+    ngx_str_t                    args[3];
     ngx_http_idem_redis_node_t  *n;
 
     n = conn->node->data;
 
-    if (ngx_worker == 0 && !n->policy_asked) {
-        n->policy_asked = 1;
-        ngx_http_idem_redis_policy_ask(conn);
+    if (ngx_worker || n->policy_asked) {
+        return;
     }
-}
 
+    n->policy_asked = 1;
 
-/* a script first checks the permissions of the user, see policy.lua */
-
-static void
-ngx_http_idem_redis_policy_ask(ngx_redis_conn_t *conn)
-{
-    ngx_str_t  args[3];
+    /* the script first checks the permissions of the user */
 
     ngx_str_set(&args[0], "EVAL");
     args[1].data = (u_char *) ngx_http_idem_policy_lua;
