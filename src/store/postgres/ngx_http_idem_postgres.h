@@ -379,7 +379,6 @@ ngx_http_idem_pg_verdict_e ngx_http_idem_pg_step_failed(
 
 /* purge */
 void ngx_http_idem_pg_purge_init(ngx_http_idem_pg_t *pg);
-void ngx_http_idem_pg_purge_exit(ngx_http_idem_pg_t *pg);
 void ngx_http_idem_pg_purged(ngx_http_idem_pg_t *pg, ngx_int_t removed);
 ngx_int_t ngx_http_idem_pg_removed(ngx_http_idem_pg_call_t *call);
 
