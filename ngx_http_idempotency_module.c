@@ -301,8 +301,9 @@ ngx_http_idem_init(ngx_conf_t *cf)
     ngx_http_idem_hints_init();
     ngx_http_idem_body_init();
 
-    if (ngx_http_idem_zones_left(cf) != NGX_OK
-        || ngx_http_idem_fallback_left(cf) != NGX_OK)
+    if (ngx_http_idem_zones_left(cf, ngx_http_idem_zone_dropped) != NGX_OK
+        || ngx_http_idem_zones_left(cf, ngx_http_idem_fallback_dropped)
+           != NGX_OK)
     {
         return NGX_ERROR;
     }

@@ -155,9 +155,12 @@ void ngx_http_idem_fallback_both_end(uintptr_t note);
 ngx_http_idem_store_t *ngx_http_idem_fallback(ngx_conf_t *cf,
     ngx_array_t *all, ngx_http_idem_store_t *primary,
     ngx_http_idem_store_t *ledger);
-ngx_int_t ngx_http_idem_fallback_left(ngx_conf_t *cf);
 char *ngx_http_idem_fallback_init(ngx_conf_t *cf, ngx_array_t *all);
 void ngx_http_idem_fallback_bind(ngx_array_t *all);
+
+/* for ngx_http_idem_zones_left() */
+ngx_int_t ngx_http_idem_fallback_dropped(ngx_conf_t *cf,
+    ngx_shm_zone_t *old);
 
 
 /* ..._layers_conf.c */

@@ -293,13 +293,15 @@ char *ngx_http_idem_zone_size(ngx_conf_t *cf, ngx_str_t *value,
 char *ngx_http_idem_zone_add(ngx_conf_t *cf, ngx_http_idem_records_t *z);
 
 /*
- * Check zones of the previous configuration that this one has dropped.  left()
- * iterates over them, from shared_memory.part of that cycle on; "i" is 0 at
- * first.
+ * Calls "handler" for each zone of the previous configuration that this one
+ * has dropped; dropped() is the handler for zones of records.
  */
-ngx_int_t ngx_http_idem_zones_left(ngx_conf_t *cf);
-ngx_shm_zone_t *ngx_http_idem_zone_left(ngx_conf_t *cf,
-    ngx_list_part_t **part, ngx_uint_t *i);
+typedef ngx_int_t (*ngx_http_idem_zone_left_pt)(ngx_conf_t *cf,
+    ngx_shm_zone_t *old);
+
+ngx_int_t ngx_http_idem_zones_left(ngx_conf_t *cf,
+    ngx_http_idem_zone_left_pt handler);
+ngx_int_t ngx_http_idem_zone_dropped(ngx_conf_t *cf, ngx_shm_zone_t *old);
 
 /* name of an outbox zone: "<prefix>_<store>" */
 #define NGX_HTTP_IDEM_OUTBOX_PREFIX  "idempotency_outbox"
