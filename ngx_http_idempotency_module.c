@@ -409,7 +409,7 @@ ngx_http_idem_init_process(ngx_cycle_t *cycle)
     ngx_http_idem_activity_init_process(cycle);
     ngx_http_idem_store_reserve();
     ngx_http_idem_renew_init(cycle);
-    ngx_http_idem_store_on_expiry(ngx_http_idem_replays_read);
+    ngx_http_idem_store_replays = ngx_http_idem_replays_read;
 
     if (ngx_http_idem_log_init_process(cycle, &mcf->logs) != NGX_OK) {
         return NGX_ERROR;
