@@ -17,6 +17,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "ngx_http_idem_number.h"
 #include "ngx_http_idem_utf8.h"
 #include "store/postgres/ngx_http_idem_postgres.h"
 
@@ -132,18 +133,9 @@ void
 ngx_http_idem_pg_arg_number(ngx_http_idem_pg_args_t *args,
     int64_t n, size_t bytes)
 {
-    u_char  *p;
-    size_t   i;
+    args->last = ngx_http_idem_put64(args->last, (uint64_t) n);
 
-    p = args->last;
-
-    for (i = 0; i < bytes; i++) {
-        p[i] = (u_char) ((uint64_t) n >> (8 * (bytes - 1 - i)));
-    }
-
-    args->last = p + bytes;
-
-    ngx_http_idem_pg_arg(args, p, bytes);
+    ngx_http_idem_pg_arg(args, args->last - bytes, bytes);
 }
 
 
