@@ -632,10 +632,6 @@ ngx_redis_init(ngx_redis_t *redis)
 void
 ngx_redis_exit(ngx_redis_t *redis)
 {
-    if (redis->topology == NULL) {
-        return;
-    }
-
     ngx_redis_control_exit(redis);
     ngx_housekeeping_stop(&redis->later_timer);
     ngx_redis_forget(&redis->waiting);

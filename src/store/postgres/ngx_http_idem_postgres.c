@@ -467,7 +467,7 @@ ngx_http_idem_pg_exit_process(ngx_cycle_t *cycle,
     ngx_housekeeping_stop(&pg->purge_timer);
     pg->purge = 0;
 
-    for (i = 0; pg->conns && i < pg->nconns; i++) {
+    for (i = 0; i < pg->nconns; i++) {
         ngx_http_idem_pg_forget(&pg->conns[i]);
     }
 }
