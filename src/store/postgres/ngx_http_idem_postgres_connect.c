@@ -59,7 +59,7 @@ ngx_http_idem_pg_connect(ngx_http_idem_pg_conn_t *conn)
 
     conn->server = pg->server;
     conn->last_read = ngx_current_msec;
-    conn->state = NGX_HTTP_IDEM_PG_RESOLVING;
+    conn->state = NGX_HTTP_IDEM_PG_CONNECTING;
 
     server = ngx_http_idem_pg_server(pg, conn->server);
 
@@ -208,7 +208,6 @@ ngx_http_idem_pg_start(ngx_http_idem_pg_conn_t *conn,
 
     ngx_memzero(v, (u_char *) values + sizeof(values) - (u_char *) v);
 
-    conn->state = NGX_HTTP_IDEM_PG_CONNECTING;
     conn->link = PQconnectStartParams(ngx_http_idem_pg_params, values, 0);
 
     if (conn->link == NULL) {
