@@ -336,17 +336,14 @@ static ngx_int_t
 ngx_http_idem_memory_put(ngx_http_idem_memory_t *m,
     ngx_http_idem_item_t *item, ngx_http_idem_op_t *op)
 {
-    if (op->state_data == NULL) {
-        return ngx_http_idem_zone_write(&m->z, item, op->response, op->size);
+    if (op->state_data) {
+        ngx_http_idem_zone_change(&m->z, item);
+        ngx_http_idem_memory_set_lease(item, op);
+        ngx_http_idem_zone_changed(&m->z);
     }
 
-    ngx_http_idem_zone_change(&m->z, item);
-    ngx_http_idem_memory_set_lease(item, op);
-    ngx_http_idem_zone_changed(&m->z);
-
-    return ngx_http_idem_zone_write_piece(&m->z, item, op->state_data,
-                                          op->response, op->size,
-                                          NGX_HTTP_IDEM_PIECE);
+    return ngx_http_idem_zone_write(&m->z, item, op->state_data, op->response,
+                                    op->size, NGX_HTTP_IDEM_PIECE);
 }
 
 

@@ -409,10 +409,10 @@ typedef struct {
 
 /*
  * Writes about "piece" more bytes into a record in progress, which the caller
- * completes after the last.  NGX_AGAIN: there is more to write; NGX_DECLINED:
- * there is no room, and all pieces were freed.
+ * completes after the last; without a copy, all bytes.  NGX_AGAIN: there is
+ * more to write; NGX_DECLINED: there is no room, and all pieces were freed.
  */
-ngx_int_t ngx_http_idem_zone_write_piece(ngx_http_idem_records_t *z,
+ngx_int_t ngx_http_idem_zone_write(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
     size_t size, size_t piece);
 
@@ -432,13 +432,6 @@ ngx_uint_t ngx_http_idem_zone_evict_pieces(ngx_http_idem_records_t *z);
     if ((item)->size) {                                                       \
         ngx_http_idem_zone_free_response(z, item);                            \
     }
-
-/*
- * Stores a response in a record that has none and is not completed yet.
- * NGX_DECLINED: there is no room.
- */
-ngx_int_t ngx_http_idem_zone_write(ngx_http_idem_records_t *z,
-    ngx_http_idem_item_t *item, ngx_chain_t *in, size_t size);
 
 /* frees the response of a record that is not completed (any more) */
 void ngx_http_idem_zone_free_response(ngx_http_idem_records_t *z,
