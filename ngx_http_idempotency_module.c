@@ -301,8 +301,9 @@ ngx_http_idem_init(ngx_conf_t *cf)
     ngx_http_idem_hints_init();
     ngx_http_idem_body_init();
 
-    if (ngx_http_idem_zones_left(cf) != NGX_OK
-        || ngx_http_idem_fallback_left(cf) != NGX_OK)
+    if (ngx_http_idem_zones_left(cf, ngx_http_idem_zone_dropped) != NGX_OK
+        || ngx_http_idem_zones_left(cf, ngx_http_idem_fallback_dropped)
+           != NGX_OK)
     {
         return NGX_ERROR;
     }
@@ -412,7 +413,7 @@ ngx_http_idem_init_process(ngx_cycle_t *cycle)
     ngx_http_idem_activity_init_process(cycle);
     ngx_http_idem_store_reserve();
     ngx_http_idem_renew_init(cycle);
-    ngx_http_idem_store_on_expiry(ngx_http_idem_replays_read);
+    ngx_http_idem_store_replays = ngx_http_idem_replays_read;
 
     if (ngx_http_idem_log_init_process(cycle, &mcf->logs) != NGX_OK) {
         return NGX_ERROR;
@@ -457,7 +458,6 @@ ngx_http_idem_exit_process(ngx_cycle_t *cycle)
         store[i]->backend->exit_process(cycle, store[i]);
     }
 
-    ngx_http_idem_store_unreserve();
     ngx_http_idem_log_exit_process(&mcf->logs);
 }
 

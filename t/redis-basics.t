@@ -563,3 +563,24 @@ secret
 --- must_die
 --- error_log eval
 qr/\[emerg\] .*invalid password_file "\S+\/secret": it has more than one line, or a NUL.* in .*nginx\.conf:\d+/
+
+
+
+=== TEST 24: a server that may evict, of a user without CONFIG
+--- store: redis
+--- http_config
+    idempotency_store own redis {
+        server    127.0.0.1:$TEST_NGINX_OWN_PORT;
+        user      looks;
+        password  looks;
+    }
+--- config eval: $::location
+--- client
+$::redis->command('CONFIG', 'SET', 'maxmemory-policy', 'allkeys-lru');
+$::redis->command(qw(ACL SETUSER looks on >looks ~* &* +@all -config));
+
+twice('INFO');
+
+error_log_like(qr/\[warn\] .*maxmemory-policy of Redis is "allkeys-lru"/,
+               'warns');
+$::redis->command(qw(ACL DELUSER looks));

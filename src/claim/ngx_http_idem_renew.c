@@ -60,7 +60,7 @@ ngx_http_idem_renew_init(ngx_cycle_t *cycle)
     ngx_queue_init(&ngx_http_idem_holders);
     ngx_http_idem_nholders = 0;
 
-    ngx_http_idem_store_on_suspect_loss(ngx_http_idem_renew_suspected);
+    ngx_http_idem_store_suspect_loss_handler = ngx_http_idem_renew_suspected;
 
     ngx_http_idem_renewal_dumb.fd = (ngx_socket_t) -1;
 

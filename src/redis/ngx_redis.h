@@ -525,7 +525,6 @@ void *ngx_redis_call_alloc(size_t size);
 
 /* gives back a call that is in no queue */
 void ngx_redis_call_discard(ngx_redis_call_t *call);
-void ngx_redis_calls_free(void);
 
 /* ..._call.c */
 

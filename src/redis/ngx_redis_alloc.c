@@ -67,18 +67,3 @@ ngx_redis_call_discard(ngx_redis_call_t *call)
     ngx_redis_spare.next = &call->queue;
     ngx_redis_nspare++;
 }
-
-
-void
-ngx_redis_calls_free(void)
-{
-    ngx_queue_t  *spare;
-
-    while (ngx_redis_nspare) {
-        spare = ngx_redis_spare.next;
-        ngx_redis_spare.next = spare->next;
-        ngx_redis_nspare--;
-
-        ngx_free(spare);
-    }
-}

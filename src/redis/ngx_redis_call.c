@@ -34,7 +34,6 @@
 static ngx_redis_conn_t *ngx_redis_route(ngx_redis_call_t *call);
 static void ngx_redis_enqueue(ngx_redis_call_t *call);
 static ngx_uint_t ngx_redis_unreachable(ngx_redis_call_t *call);
-static void ngx_redis_own_replied(ngx_redis_call_t *call, redisReply *reply);
 static void ngx_redis_later_handler(ngx_event_t *ev);
 
 
@@ -253,10 +252,26 @@ ngx_redis_call_cancel(ngx_redis_call_t *call)
 void
 ngx_redis_call_replied(ngx_redis_call_t *call, redisReply *reply)
 {
-    ngx_redis_t  *redis;
+    ngx_redis_t         *redis;
+    ngx_redis_conn_t    *conn;
+    ngx_redis_reply_pt   handler;
 
     if (call->type == NULL) {
-        ngx_redis_own_replied(call, reply);
+        conn = call->conn;
+        handler = call->handler;
+
+        ngx_redis_call_free(call);
+
+        if (handler) {
+            handler(conn, reply);
+        }
+
+        /* that was the last command of the setup */
+
+        if (conn->state == NGX_REDIS_SETUP && ngx_queue_empty(&conn->sent)) {
+            ngx_redis_ready(conn);
+        }
+
         return;
     }
 
@@ -276,30 +291,6 @@ ngx_redis_call_replied(ngx_redis_call_t *call, redisReply *reply)
     }
 
     call->type->replied(call, reply);
-}
-
-
-/* a command of the client's own; after the last one of the setup, the
-   connection is ready */
-
-static void
-ngx_redis_own_replied(ngx_redis_call_t *call, redisReply *reply)
-{
-    ngx_redis_conn_t    *conn;
-    ngx_redis_reply_pt   handler;
-
-    conn = call->conn;
-    handler = call->handler;
-
-    ngx_redis_call_free(call);
-
-    if (handler) {
-        handler(conn, reply);
-    }
-
-    if (conn->state == NGX_REDIS_SETUP && ngx_queue_empty(&conn->sent)) {
-        ngx_redis_ready(conn);
-    }
 }
 
 
@@ -641,10 +632,6 @@ ngx_redis_init(ngx_redis_t *redis)
 void
 ngx_redis_exit(ngx_redis_t *redis)
 {
-    if (redis->topology == NULL) {
-        return;
-    }
-
     ngx_redis_control_exit(redis);
     ngx_housekeeping_stop(&redis->later_timer);
     ngx_redis_forget(&redis->waiting);
@@ -652,6 +639,4 @@ ngx_redis_exit(ngx_redis_t *redis)
 
     ngx_redis_close(&redis->subscriber);
     ngx_redis_nodes_exit(redis);
-
-    ngx_redis_calls_free();
 }

@@ -24,7 +24,6 @@
 
 static ngx_int_t ngx_redis_received(ngx_redis_conn_t *conn, u_char *buffer,
     size_t n);
-static ngx_int_t ngx_redis_replies(ngx_redis_conn_t *conn);
 static ngx_int_t ngx_redis_reply(ngx_redis_conn_t *conn, redisReply *reply);
 
 
@@ -111,7 +110,7 @@ ngx_redis_read_handler(ngx_event_t *rev)
 static ngx_int_t
 ngx_redis_received(ngx_redis_conn_t *conn, u_char *buffer, size_t n)
 {
-    redisReply  *reply;
+    void  *reply;
 
     if (conn->in.start) {
         conn->in.last += n;
@@ -136,15 +135,6 @@ ngx_redis_received(ngx_redis_conn_t *conn, u_char *buffer, size_t n)
         ngx_redis_drop(conn, "a reply is too large");
         return NGX_DONE;
     }
-
-    return ngx_redis_replies(conn);
-}
-
-
-static ngx_int_t
-ngx_redis_replies(ngx_redis_conn_t *conn)
-{
-    void  *reply;
 
     for ( ;; ) {
         reply = NULL;

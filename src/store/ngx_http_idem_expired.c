@@ -23,7 +23,7 @@
 #define NGX_HTTP_IDEM_REMOVED_EVERY  60
 
 
-static ngx_http_idem_replays_pt  ngx_http_idem_replays_handler;
+ngx_http_idem_replays_pt  ngx_http_idem_store_replays;
 
 
 /* a busy store removes records with every request: a line a minute tells */
@@ -64,13 +64,6 @@ ngx_http_idem_store_purged(ngx_http_idem_store_t *store, ngx_int_t n)
     ngx_atomic_fetch_add(&counts[NGX_HTTP_IDEM_COUNT_PURGED], n);
 
     ngx_http_idem_store_removed(store, n);
-}
-
-
-void
-ngx_http_idem_store_on_expiry(ngx_http_idem_replays_pt replays)
-{
-    ngx_http_idem_replays_handler = replays;
 }
 
 
@@ -117,9 +110,8 @@ ngx_http_idem_store_expired(ngx_http_idem_store_t *store,
 
     /* replays of this response only, not of a former one of the record */
 
-    if (ngx_http_idem_replays_handler
-        && ngx_http_idem_replays_handler(expired->id, &count, &original)
-           == NGX_OK)
+    if (ngx_http_idem_store_replays(expired->id, &count, &original)
+        == NGX_OK)
     {
         ngx_http_idem_line_number(&line, "replay_count",
                                   original == expired->time ? count : 0);

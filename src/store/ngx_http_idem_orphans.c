@@ -67,14 +67,18 @@ static ngx_http_idem_orphan_t *ngx_http_idem_orphan_vacant(
     ngx_http_idem_op_t *op);
 static ngx_http_idem_orphan_t *ngx_http_idem_orphan_lock(
     ngx_http_idem_op_t *op);
-static ngx_http_idem_orphan_t *ngx_http_idem_orphan_set(
-    ngx_http_idem_op_t *op);
 
 
 static ngx_http_idem_shared_t  ngx_http_idem_orphans_shared;
 
 #define ngx_http_idem_orphans                                                 \
     ((ngx_http_idem_orphans_t *) ngx_http_idem_orphans_shared.data)
+
+/* the first entry of a set: an id is a hash */
+#define ngx_http_idem_orphan_set(op)                                          \
+    (&ngx_http_idem_orphans->entries[(op)->id[0]                              \
+                                     % NGX_HTTP_IDEM_ORPHAN_SETS              \
+                                     * NGX_HTTP_IDEM_ORPHAN_SET])
 
 #define ngx_http_idem_orphan_overdue(entry)                                   \
     ((ngx_msec_int_t) (ngx_current_msec - (entry)->due)                       \
@@ -202,17 +206,6 @@ ngx_http_idem_orphan_lock(ngx_http_idem_op_t *op)
     ngx_http_idem_mutex_unlock(ngx_http_idem_orphans_shared.shpool);
 
     return NULL;
-}
-
-
-/* an id is a hash */
-
-static ngx_http_idem_orphan_t *
-ngx_http_idem_orphan_set(ngx_http_idem_op_t *op)
-{
-    return &ngx_http_idem_orphans->entries[op->id[0]
-                                           % NGX_HTTP_IDEM_ORPHAN_SETS
-                                           * NGX_HTTP_IDEM_ORPHAN_SET];
 }
 
 

@@ -64,7 +64,6 @@ static void ngx_http_idem_remote_undo_start(
     ngx_msec_t life, ngx_uint_t hold, ngx_uint_t adopted);
 static void ngx_http_idem_remote_stuck(ngx_http_idem_remote_t *remote,
     const char *what);
-static void ngx_http_idem_remote_undone(ngx_http_idem_op_t *op);
 static void ngx_http_idem_remote_undo_due(ngx_http_idem_op_t *op,
     ngx_msec_t delay, ngx_uint_t released);
 static void ngx_http_idem_remote_adopt(ngx_event_t *ev);
@@ -398,7 +397,11 @@ ngx_http_idem_remote_end(ngx_http_idem_op_t *op)
             return NGX_AGAIN;
         }
 
-        ngx_http_idem_remote_undone(op);
+        ngx_http_idem_remote(op)->undos--;
+
+        if (op->hold) {
+            ngx_http_idem_orphan_remove(op);
+        }
 
         /* no error: another request has the record, or the lease is over */
         op->result = NGX_HTTP_IDEM_OK;
@@ -487,17 +490,6 @@ ngx_http_idem_remote_stuck(ngx_http_idem_remote_t *remote, const char *what)
                   "idempotency: store \"%V\": %s, the key of a request that "
                   "did not run is refused until its record expires",
                   &remote->store->name, what);
-}
-
-
-static void
-ngx_http_idem_remote_undone(ngx_http_idem_op_t *op)
-{
-    ngx_http_idem_remote(op)->undos--;
-
-    if (op->hold) {
-        ngx_http_idem_orphan_remove(op);
-    }
 }
 
 

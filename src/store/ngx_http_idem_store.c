@@ -56,7 +56,7 @@ static ngx_http_idem_op_t
     *ngx_http_idem_reserve[NGX_HTTP_IDEM_RESERVE];
 static ngx_uint_t  ngx_http_idem_nreserve;
 
-static ngx_http_idem_suspect_loss_pt  ngx_http_idem_suspect_loss_handler;
+ngx_http_idem_suspect_loss_pt  ngx_http_idem_store_suspect_loss_handler;
 
 
 /* including backends of other modules */
@@ -179,19 +179,10 @@ ngx_http_idem_backend_names(void)
 
 
 void
-ngx_http_idem_store_on_suspect_loss(ngx_http_idem_suspect_loss_pt handler)
-{
-    ngx_http_idem_suspect_loss_handler = handler;
-}
-
-
-void
 ngx_http_idem_store_suspect_loss(ngx_http_idem_store_t *store,
     ngx_uint_t now, ngx_http_idem_concerns_pt concerns, void *data)
 {
-    if (ngx_http_idem_suspect_loss_handler) {
-        ngx_http_idem_suspect_loss_handler(store, now, concerns, data);
-    }
+    ngx_http_idem_store_suspect_loss_handler(store, now, concerns, data);
 }
 
 
@@ -444,17 +435,6 @@ ngx_http_idem_store_reserve(void)
         }
 
         ngx_http_idem_reserve[ngx_http_idem_nreserve++] = op;
-    }
-}
-
-
-void
-ngx_http_idem_store_unreserve(void)
-{
-    while (ngx_http_idem_nreserve) {
-        ngx_destroy_pool(
-            ngx_http_idem_reserve[--ngx_http_idem_nreserve]
-                ->pool);
     }
 }
 

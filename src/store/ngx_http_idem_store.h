@@ -605,7 +605,7 @@ void ngx_http_idem_store_purged(ngx_http_idem_store_t *store, ngx_int_t n);
 typedef ngx_int_t (*ngx_http_idem_replays_pt)(u_char *id, ngx_uint_t *count,
     uint64_t *original);
 
-void ngx_http_idem_store_on_expiry(ngx_http_idem_replays_pt replays);
+extern ngx_http_idem_replays_pt  ngx_http_idem_store_replays;
 
 /* for backends: a pending operation has its result */
 void ngx_http_idem_store_complete(ngx_http_idem_op_t *op);
@@ -623,13 +623,12 @@ typedef void (*ngx_http_idem_suspect_loss_pt)(ngx_http_idem_store_t *store,
 void ngx_http_idem_store_suspect_loss(ngx_http_idem_store_t *store,
     ngx_uint_t now, ngx_http_idem_concerns_pt concerns, void *data);
 
-/* sets the function that renews them; called in init_process */
-void ngx_http_idem_store_on_suspect_loss(
-    ngx_http_idem_suspect_loss_pt handler);
+/* the function that renews them; set in init_process */
+extern ngx_http_idem_suspect_loss_pt
+    ngx_http_idem_store_suspect_loss_handler;
 
 /* operations kept in reserve for when memory is short; one set per process */
 void ngx_http_idem_store_reserve(void);
-void ngx_http_idem_store_unreserve(void);
 
 /*
  * A detached operation, which outlives its request: it has a pool of its own,

@@ -149,10 +149,10 @@ const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend;
 
 ngx_int_t ngx_http_idem_outbox_admin(ngx_http_idem_op_t *op)
     { return NGX_OK; }
-void ngx_http_idem_outbox_retry_init(ngx_http_idem_outbox_t *o)
-    {}
-void ngx_http_idem_outbox_retry_exit(ngx_http_idem_outbox_t *o)
-    {}
+ngx_int_t ngx_http_idem_outbox_init_process(ngx_cycle_t *c,
+    ngx_http_idem_store_t *s) { return NGX_OK; }
+void ngx_http_idem_outbox_exit_process(ngx_cycle_t *c,
+    ngx_http_idem_store_t *s) {}
 ngx_uint_t ngx_http_idem_outbox_queue(ngx_http_idem_outbox_t *o,
     u_char *id, ngx_http_idem_outbox_cause_e cause) { return 0; }
 void ngx_http_idem_outbox_queue_use(ngx_http_idem_outbox_t *o,

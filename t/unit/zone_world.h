@@ -186,7 +186,11 @@ ngx_http_idem_turns_first(ngx_http_idem_op_t *op, ngx_int_t rc)
     return rc;
 }
 
-void ngx_http_idem_turns_cancel(ngx_http_idem_op_t *op) {}
+
+/* ... timers, of which none is set */
+
+ngx_rbtree_t  ngx_event_timer_rbtree;
+void ngx_rbtree_delete(ngx_rbtree_t *tree, ngx_rbtree_node_t *node) {}
 
 
 /* ... the waking of others */
@@ -202,14 +206,12 @@ void ngx_http_idem_wake(ngx_http_idem_memory_t *s, u_char *id,
     uint64_t waiting) {}
 void ngx_http_idem_wake_watch(ngx_http_idem_memory_t *s,
     ngx_http_idem_op_t *op, ngx_msec_t left) {}
-void ngx_http_idem_wake_cancel(ngx_http_idem_op_t *op) {}
 
 
 /* ... and what is told */
 
 void ngx_http_idem_memory_report_init(ngx_cycle_t *c,
     ngx_http_idem_memory_t *s) {}
-void ngx_http_idem_memory_report_exit(ngx_http_idem_memory_t *s) {}
 
 void
 ngx_http_idem_memory_lock(ngx_http_idem_memory_t *s)

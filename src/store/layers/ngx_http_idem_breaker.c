@@ -114,10 +114,7 @@ const ngx_http_idem_backend_t  ngx_http_idem_breaker_backend = {
     ((uintptr_t) -1 / NGX_HTTP_IDEM_BREAKERS - 1)
 
 
-/*
- * A watch is never a probe: a completed watch does not mean that the store
- * replied.
- */
+/* a watch is never a probe */
 
 static ngx_int_t
 ngx_http_idem_breaker_ask(ngx_http_idem_op_t *op)

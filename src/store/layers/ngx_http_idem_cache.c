@@ -41,12 +41,10 @@ static ngx_int_t ngx_http_idem_cache_begin(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_cache_pass(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_cache_begun(
     ngx_http_idem_op_t *op, uintptr_t note);
-static ngx_int_t ngx_http_idem_cache_committed(
+static ngx_int_t ngx_http_idem_cache_passed(
     ngx_http_idem_op_t *op, uintptr_t note);
 static void ngx_http_idem_cache_fill(ngx_http_idem_cache_t *cache,
     ngx_http_idem_op_t *op, ngx_msec_t left);
-static ngx_int_t ngx_http_idem_cache_removed(
-    ngx_http_idem_op_t *op, uintptr_t note);
 
 
 const ngx_http_idem_backend_t  ngx_http_idem_cache_backend = {
@@ -166,30 +164,35 @@ ngx_http_idem_cache_begun(ngx_http_idem_op_t *op, uintptr_t note)
 }
 
 
-/* a record is removed from the store first: a begin could cache it again */
-
 static ngx_int_t
 ngx_http_idem_cache_pass(ngx_http_idem_op_t *op)
 {
     return ngx_http_idem_layer_ask(op, ngx_http_idem_layer_inner(op),
-                 op->kind == NGX_HTTP_IDEM_OP_COMMIT
-                     ? ngx_http_idem_cache_committed
-                 : op->kind == NGX_HTTP_IDEM_OP_REMOVE
-                     ? ngx_http_idem_cache_removed
-                 : NULL, 0);
+                                   ngx_http_idem_cache_passed, 0);
 }
 
 
 static ngx_int_t
-ngx_http_idem_cache_committed(ngx_http_idem_op_t *op, uintptr_t note)
+ngx_http_idem_cache_passed(ngx_http_idem_op_t *op, uintptr_t note)
 {
-    /* a commit in the outbox may still turn out to be lost */
+    ngx_http_idem_cache_t  *cache;
 
-    if (op->result == NGX_HTTP_IDEM_OK
-        && op->state == NGX_HTTP_IDEM_COMPLETED
-        && !op->kept)
+    cache = ngx_http_idem_cache_conf(op);
+
+    if (op->kind == NGX_HTTP_IDEM_OP_REMOVE) {
+
+        /* after the store has: a begin could cache it again before */
+
+        ngx_http_idem_cache_drop(cache, op->id);
+
+    } else if (op->kind == NGX_HTTP_IDEM_OP_COMMIT
+               && op->result == NGX_HTTP_IDEM_OK
+               && op->state == NGX_HTTP_IDEM_COMPLETED
+               && !op->kept)
     {
-        ngx_http_idem_cache_fill(ngx_http_idem_cache_conf(op), op, op->ttl);
+        /* a commit in the outbox may still turn out to be lost */
+
+        ngx_http_idem_cache_fill(cache, op, op->ttl);
     }
 
     return NGX_OK;
@@ -225,15 +228,6 @@ ngx_http_idem_cache_fill(ngx_http_idem_cache_t *cache,
     }
 
     ngx_http_idem_zone_unlock(&cache->z);
-}
-
-
-static ngx_int_t
-ngx_http_idem_cache_removed(ngx_http_idem_op_t *op, uintptr_t note)
-{
-    ngx_http_idem_cache_drop(ngx_http_idem_cache_conf(op), op->id);
-
-    return NGX_OK;
 }
 
 

@@ -516,7 +516,7 @@ ngx_http_idem_fallback_cancel(ngx_http_idem_op_t *op)
     if (op->kind != NGX_HTTP_IDEM_OP_BEGIN) {
 
         if (op->where == &f->both) {
-            ngx_http_idem_fallback_both_cancel(note);
+            ngx_http_idem_fallback_both_end(note);
         }
 
         return;

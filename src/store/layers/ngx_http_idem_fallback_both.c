@@ -54,8 +54,6 @@ static ngx_http_idem_keeper_t *ngx_http_idem_keeper_start(
     ngx_http_idem_op_t *op, ngx_http_idem_store_t *ledger);
 static void ngx_http_idem_keeper_handler(ngx_event_t *ev);
 static void ngx_http_idem_keeper_renewed(ngx_http_idem_op_t *renewal);
-static void ngx_http_idem_keeper_leave(ngx_http_idem_keeper_t *keeper);
-static void ngx_http_idem_keeper_end(ngx_http_idem_keeper_t *keeper);
 
 
 ngx_int_t
@@ -93,23 +91,27 @@ ngx_http_idem_fallback_both(ngx_http_idem_op_t *op)
 }
 
 
-/* the request is gone; "note" is that of the pending inner operation */
-
-void
-ngx_http_idem_fallback_both_cancel(uintptr_t note)
-{
-    if (note) {
-        ngx_http_idem_keeper_end((ngx_http_idem_keeper_t *) note);
-    }
-}
-
+/*
+ * The operation has its result, and the request goes on.  A renewal that is
+ * pending in the ledger is not given up: it may not have been sent yet.
+ */
 
 static ngx_int_t
 ngx_http_idem_fallback_both_renewed(ngx_http_idem_op_t *op, uintptr_t note)
 {
-    if (note) {
-        ngx_http_idem_keeper_leave((ngx_http_idem_keeper_t *) note);
+    ngx_http_idem_keeper_t  *keeper;
+
+    keeper = (ngx_http_idem_keeper_t *) note;
+
+    if (keeper == NULL || !keeper->renewal.pending) {
+        ngx_http_idem_fallback_both_end(note);
+        return NGX_OK;
     }
+
+    ngx_housekeeping_stop(&keeper->timer);
+
+    op->lock.stray = 1;
+    keeper->op = NULL;
 
     return NGX_OK;
 }
@@ -124,9 +126,7 @@ ngx_http_idem_fallback_both_committed(ngx_http_idem_op_t *op, uintptr_t note)
 
     f = ngx_http_idem_fallback_conf(op);
 
-    if (note) {
-        ngx_http_idem_keeper_end((ngx_http_idem_keeper_t *) note);
-    }
+    ngx_http_idem_fallback_both_end(note);
 
     switch (op->result) {
 
@@ -281,31 +281,17 @@ ngx_http_idem_keeper_renewed(ngx_http_idem_op_t *renewal)
 }
 
 
-/*
- * The operation has its result, and the request goes on.  A renewal that is
- * pending in the ledger is not given up: it may not have been sent yet.
- */
-
-static void
-ngx_http_idem_keeper_leave(ngx_http_idem_keeper_t *keeper)
+void
+ngx_http_idem_fallback_both_end(uintptr_t note)
 {
-    if (!keeper->renewal.pending) {
-        ngx_http_idem_keeper_end(keeper);
+    ngx_http_idem_keeper_t  *keeper;
+
+    keeper = (ngx_http_idem_keeper_t *) note;
+
+    if (keeper == NULL) {
         return;
     }
 
-    ngx_housekeeping_stop(&keeper->timer);
-
-    keeper->op->lock.stray = 1;
-    keeper->op = NULL;
-}
-
-
-/* the lock in the ledger is about to end, or has been renewed */
-
-static void
-ngx_http_idem_keeper_end(ngx_http_idem_keeper_t *keeper)
-{
     ngx_housekeeping_stop(&keeper->timer);
 
     if (keeper->renewal.pending || keeper->renewal.lock.stray) {

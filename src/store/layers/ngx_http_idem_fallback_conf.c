@@ -23,10 +23,6 @@
 #define NGX_HTTP_IDEM_FALLBACK_PREFIX  "idempotency_fallback"
 
 
-static ngx_int_t ngx_http_idem_fallback_dropped(ngx_conf_t *cf,
-    ngx_shm_zone_t *old);
-
-
 /*
  * The two stores may be declared later.  Locations that name the same two
  * share one combined store.
@@ -151,35 +147,6 @@ ngx_http_idem_fallback_bind(ngx_array_t *all)
  */
 
 ngx_int_t
-ngx_http_idem_fallback_left(ngx_conf_t *cf)
-{
-    size_t            len;
-    ngx_uint_t        i;
-    ngx_shm_zone_t   *zone;
-    ngx_list_part_t  *part;
-
-    len = sizeof(NGX_HTTP_IDEM_FALLBACK_PREFIX "_") - 1;
-
-    part = &cf->cycle->old_cycle->shared_memory.part;
-    i = 0;
-
-    while ((zone = ngx_http_idem_zone_left(cf, &part, &i))) {
-
-        if (zone->shm.name.len > len
-            && ngx_strncmp(zone->shm.name.data,
-                           NGX_HTTP_IDEM_FALLBACK_PREFIX "_", len)
-               == 0
-            && ngx_http_idem_fallback_dropped(cf, zone) != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
-    }
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
 ngx_http_idem_fallback_dropped(ngx_conf_t *cf, ngx_shm_zone_t *old)
 {
     size_t                        len;
@@ -188,7 +155,17 @@ ngx_http_idem_fallback_dropped(ngx_conf_t *cf, ngx_shm_zone_t *old)
     ngx_http_idem_shared_t       *s;
     ngx_http_idem_fallback_sh_t  *sh;
 
-    sh = ngx_http_idem_shared_old(old, sizeof(ngx_http_idem_fallback_sh_t));
+    len = sizeof(NGX_HTTP_IDEM_FALLBACK_PREFIX "_") - 1;
+
+    if (old->shm.name.len <= len
+        || ngx_strncmp(old->shm.name.data, NGX_HTTP_IDEM_FALLBACK_PREFIX "_",
+                       len)
+           != 0)
+    {
+        return NGX_OK;
+    }
+
+    sh = ngx_http_idem_shared_find(old, sizeof(ngx_http_idem_fallback_sh_t));
 
     if (sh == NULL || sh->until == 0) {
         return NGX_OK;
@@ -216,8 +193,6 @@ ngx_http_idem_fallback_dropped(ngx_conf_t *cf, ngx_shm_zone_t *old)
     {
         return NGX_ERROR;
     }
-
-    len = sizeof(NGX_HTTP_IDEM_FALLBACK_PREFIX "_") - 1;
 
     pair.data = name.data + len;
     pair.len = name.len - len;

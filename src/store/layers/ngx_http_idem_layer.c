@@ -265,18 +265,9 @@ void
 ngx_http_idem_layer_exit_process(ngx_cycle_t *cycle,
     ngx_http_idem_store_t *store)
 {
-    ngx_http_idem_child_t  *child;
     ngx_http_idem_layer_t  *layer;
 
     layer = store->conf;
 
     layer->inner->backend->exit_process(cycle, layer->inner);
-
-    while (ngx_http_idem_layer_spare) {
-        child = ngx_http_idem_layer_spare;
-        ngx_http_idem_layer_spare = child->next;
-        ngx_http_idem_layer_nspare--;
-
-        ngx_free(child);
-    }
 }

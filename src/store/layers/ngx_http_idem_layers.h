@@ -142,7 +142,12 @@ void ngx_http_idem_fallback_used(ngx_http_idem_fallback_t *f,
 /* ..._fallback_both.c */
 
 ngx_int_t ngx_http_idem_fallback_both(ngx_http_idem_op_t *op);
-void ngx_http_idem_fallback_both_cancel(uintptr_t note);
+
+/*
+ * The lock in the ledger is about to end, or has been renewed; "note" is that
+ * of the inner operation.
+ */
+void ngx_http_idem_fallback_both_end(uintptr_t note);
 
 /* ..._fallback_conf.c */
 
@@ -150,9 +155,12 @@ void ngx_http_idem_fallback_both_cancel(uintptr_t note);
 ngx_http_idem_store_t *ngx_http_idem_fallback(ngx_conf_t *cf,
     ngx_array_t *all, ngx_http_idem_store_t *primary,
     ngx_http_idem_store_t *ledger);
-ngx_int_t ngx_http_idem_fallback_left(ngx_conf_t *cf);
 char *ngx_http_idem_fallback_init(ngx_conf_t *cf, ngx_array_t *all);
 void ngx_http_idem_fallback_bind(ngx_array_t *all);
+
+/* for ngx_http_idem_zones_left() */
+ngx_int_t ngx_http_idem_fallback_dropped(ngx_conf_t *cf,
+    ngx_shm_zone_t *old);
 
 
 /* ..._layers_conf.c */

@@ -70,10 +70,6 @@ static ngx_http_idem_item_t *ngx_http_idem_outbox_keep_bare(
 static void ngx_http_idem_outbox_report_kept(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op, ngx_uint_t waiting, ngx_uint_t kept,
     ngx_uint_t bare);
-static ngx_int_t ngx_http_idem_outbox_init_process(ngx_cycle_t *cycle,
-    ngx_http_idem_store_t *store);
-static void ngx_http_idem_outbox_exit_process(ngx_cycle_t *cycle,
-    ngx_http_idem_store_t *store);
 
 
 const ngx_http_idem_backend_t  ngx_http_idem_outbox_backend = {
@@ -507,27 +503,4 @@ ngx_http_idem_outbox_waiting(ngx_http_idem_outbox_t *o)
              + zone->states[NGX_HTTP_IDEM_IN_PROGRESS];
 
     return zone->records > others ? zone->records - others : 0;
-}
-
-
-static ngx_int_t
-ngx_http_idem_outbox_init_process(ngx_cycle_t *cycle,
-    ngx_http_idem_store_t *store)
-{
-    if (ngx_http_idem_layer_init_process(cycle, store) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    ngx_http_idem_outbox_retry_init(store->conf);
-
-    return NGX_OK;
-}
-
-
-static void
-ngx_http_idem_outbox_exit_process(ngx_cycle_t *cycle,
-    ngx_http_idem_store_t *store)
-{
-    ngx_http_idem_outbox_retry_exit(store->conf);
-    ngx_http_idem_layer_exit_process(cycle, store);
 }

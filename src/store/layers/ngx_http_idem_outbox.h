@@ -175,8 +175,10 @@ ngx_uint_t ngx_http_idem_outbox_waiting(ngx_http_idem_outbox_t *o);
 
 /* ..._outbox_retry.c */
 
-void ngx_http_idem_outbox_retry_init(ngx_http_idem_outbox_t *o);
-void ngx_http_idem_outbox_retry_exit(ngx_http_idem_outbox_t *o);
+ngx_int_t ngx_http_idem_outbox_init_process(ngx_cycle_t *cycle,
+    ngx_http_idem_store_t *store);
+void ngx_http_idem_outbox_exit_process(ngx_cycle_t *cycle,
+    ngx_http_idem_store_t *store);
 
 /* wakes the retry timer after "delay" at the latest */
 void ngx_http_idem_outbox_schedule(ngx_http_idem_outbox_t *o,

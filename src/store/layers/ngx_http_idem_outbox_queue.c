@@ -269,14 +269,13 @@ ngx_http_idem_outbox_pass_end(ngx_http_idem_outbox_t *o)
             continue;
         }
 
-        if (!work->seen && work->tries == 0) {
+        /* unless a record was added since the pass began */
 
-            if (o->added == ngx_http_idem_outbox_sh(o)->added) {
-                ngx_memzero(queue, sizeof(ngx_http_idem_outbox_queue_t));
-                continue;
-            }
-
-            /* a record may have been added since the pass began */
+        if (!work->seen && work->tries == 0
+            && o->added == ngx_http_idem_outbox_sh(o)->added)
+        {
+            ngx_memzero(queue, sizeof(ngx_http_idem_outbox_queue_t));
+            continue;
         }
 
         /* all records are being attempted, or have pauses of their own */

@@ -44,16 +44,22 @@ static ngx_msec_t ngx_http_idem_outbox_collect(
     ngx_http_idem_outbox_t *o, ngx_queue_t *ops);
 static ngx_msec_t ngx_http_idem_outbox_pass(ngx_http_idem_outbox_t *o,
     ngx_queue_t *ops);
-static ngx_http_idem_op_t *ngx_http_idem_outbox_pass_item(
-    ngx_http_idem_outbox_t *o, ngx_http_idem_item_t *item);
 static ngx_int_t ngx_http_idem_outbox_own(ngx_http_idem_outbox_t *o);
 static void ngx_http_idem_outbox_disown(ngx_http_idem_outbox_t *o);
 
 
-void
-ngx_http_idem_outbox_retry_init(ngx_http_idem_outbox_t *o)
+ngx_int_t
+ngx_http_idem_outbox_init_process(ngx_cycle_t *cycle,
+    ngx_http_idem_store_t *store)
 {
-    ngx_uint_t  i;
+    ngx_uint_t               i;
+    ngx_http_idem_outbox_t  *o;
+
+    if (ngx_http_idem_layer_init_process(cycle, store) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    o = store->conf;
 
     for (i = 0; i < NGX_HTTP_IDEM_OUTBOX_BUCKETS; i++) {
         ngx_queue_init(&o->tries[i]);
@@ -66,17 +72,26 @@ ngx_http_idem_outbox_retry_init(ngx_http_idem_outbox_t *o)
     ngx_http_idem_outbox_schedule(o, ngx_http_idem_outbox_empty(o)
                                      ? NGX_HTTP_IDEM_OUTBOX_TICK
                                      : NGX_HTTP_IDEM_OUTBOX_DELAY_MIN);
+
+    return NGX_OK;
 }
 
 
 void
-ngx_http_idem_outbox_retry_exit(ngx_http_idem_outbox_t *o)
+ngx_http_idem_outbox_exit_process(ngx_cycle_t *cycle,
+    ngx_http_idem_store_t *store)
 {
+    ngx_http_idem_outbox_t  *o;
+
+    o = store->conf;
+
     ngx_http_idem_outbox_disown(o);
 
     ngx_housekeeping_stop(&o->tick);
 
     ngx_http_idem_outbox_tries_end(o, 1);
+
+    ngx_http_idem_layer_exit_process(cycle, store);
 }
 
 
@@ -175,10 +190,11 @@ ngx_http_idem_outbox_collect(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
 static ngx_msec_t
 ngx_http_idem_outbox_pass(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
 {
-    ngx_uint_t           n;
-    ngx_msec_t           wait;
-    ngx_queue_t         *completed;
-    ngx_http_idem_op_t  *op;
+    ngx_uint_t             n;
+    ngx_msec_t             wait;
+    ngx_queue_t           *completed;
+    ngx_http_idem_op_t    *op;
+    ngx_http_idem_item_t  *item;
 
     completed = &o->z.zone->completed;
 
@@ -201,10 +217,24 @@ ngx_http_idem_outbox_pass(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
 
         o->left--;
 
-        op = ngx_http_idem_outbox_pass_item(o,
-                                 ngx_queue_data(ngx_queue_head(completed),
-                                                ngx_http_idem_item_t,
-                                                completed));
+        item = ngx_queue_data(ngx_queue_head(completed), ngx_http_idem_item_t,
+                              completed);
+
+        if ((ngx_msec_int_t) (item->expires - ngx_current_msec) <= 0) {
+            ngx_http_idem_zone_remove(&o->z, item);
+            o->z.zone->expired++;
+            continue;
+        }
+
+        ngx_http_idem_zone_requeue(&o->z, item);
+
+        /* after a repair of the zone, local locks are in this queue, too */
+
+        if (item->state == NGX_HTTP_IDEM_IN_PROGRESS) {
+            continue;
+        }
+
+        op = ngx_http_idem_outbox_try(o, item);
         if (op == NULL) {
             continue;
         }
@@ -228,27 +258,6 @@ ngx_http_idem_outbox_pass(ngx_http_idem_outbox_t *o, ngx_queue_t *ops)
     ngx_http_idem_outbox_pass_end(o);
 
     return ngx_http_idem_outbox_queues_next(o, NGX_HTTP_IDEM_OUTBOX_TICK);
-}
-
-
-/* the commit of a record to attempt now, or NULL */
-
-static ngx_http_idem_op_t *
-ngx_http_idem_outbox_pass_item(ngx_http_idem_outbox_t *o,
-    ngx_http_idem_item_t *item)
-{
-    if ((ngx_msec_int_t) (item->expires - ngx_current_msec) <= 0) {
-        ngx_http_idem_zone_remove(&o->z, item);
-        o->z.zone->expired++;
-        return NULL;
-    }
-
-    ngx_http_idem_zone_requeue(&o->z, item);
-
-    /* after a repair of the zone, local locks are in this queue, too */
-
-    return item->state != NGX_HTTP_IDEM_IN_PROGRESS
-           ? ngx_http_idem_outbox_try(o, item) : NULL;
 }
 
 

@@ -77,8 +77,7 @@ typedef struct {
 
 
 static void ngx_http_idem_outbox_try_done(ngx_http_idem_op_t *op);
-static ngx_int_t ngx_http_idem_outbox_try_renew(
-    ngx_http_idem_outbox_try_t *try, ngx_http_idem_op_t *commit);
+static ngx_int_t ngx_http_idem_outbox_try_renew(ngx_http_idem_op_t *op);
 static void ngx_http_idem_outbox_try_renewed(ngx_http_idem_op_t *op);
 static void ngx_http_idem_outbox_try_drop(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op);
@@ -187,9 +186,12 @@ ngx_http_idem_outbox_try_done(ngx_http_idem_op_t *op)
                      + (missed ? NGX_HTTP_IDEM_OUTBOX_MISSED
                                : NGX_HTTP_IDEM_OUTBOX_REFUSED);
 
-    } else if (!here || answered
-               || ngx_http_idem_outbox_try_renew(try, op) != NGX_OK)
+    } else if (here && !answered
+               && ngx_http_idem_outbox_try_renew(op) == NGX_OK)
     {
+        return;
+
+    } else {
         ngx_http_idem_outbox_try_free(try);
     }
 
@@ -197,49 +199,28 @@ ngx_http_idem_outbox_try_done(ngx_http_idem_op_t *op)
 }
 
 
-/* the commit got no answer: does the store answer at all? */
+/*
+ * The commit got no answer: does the store answer at all?  The operation goes
+ * on as a renewal.
+ */
 
 static ngx_int_t
-ngx_http_idem_outbox_try_renew(ngx_http_idem_outbox_try_t *try,
-    ngx_http_idem_op_t *commit)
+ngx_http_idem_outbox_try_renew(ngx_http_idem_op_t *op)
 {
-    ngx_msec_int_t       left;
-    ngx_http_idem_op_t  *op;
+    ngx_msec_int_t  left;
 
-    if (commit->state != NGX_HTTP_IDEM_COMPLETED
-        || commit->size < NGX_HTTP_IDEM_OUTBOX_LARGE || ngx_exiting)
+    if (op->state != NGX_HTTP_IDEM_COMPLETED
+        || op->size < NGX_HTTP_IDEM_OUTBOX_LARGE || ngx_exiting)
     {
         return NGX_DECLINED;
     }
 
-    op = ngx_http_idem_op_detached(commit->store, NGX_HTTP_IDEM_OP_RENEW,
-                                   commit->id, commit->token);
-    if (op == NULL) {
-        return NGX_DECLINED;
-    }
+    left = (ngx_msec_int_t) (op->locked_until - ngx_current_msec);
 
-    op->details.data = ngx_pnalloc(op->pool, commit->details.len + 1);
-
-    if (op->details.data == NULL) {
-        ngx_destroy_pool(op->pool);
-        return NGX_DECLINED;
-    }
-
-    op->details.len = commit->details.len;
-    ngx_memcpy(op->details.data, commit->details.data, commit->details.len);
-
-    *op->claim = *commit->claim;
-
-    left = (ngx_msec_int_t) (commit->locked_until - ngx_current_msec);
-
-    op->ttl = commit->ttl;
+    op->kind = NGX_HTTP_IDEM_OP_RENEW;
     op->lease = ngx_max(left, NGX_HTTP_IDEM_OUTBOX_LEASE);
-    op->hold = commit->hold;
     op->probe = 1;
     op->handler = ngx_http_idem_outbox_try_renewed;
-    op->data = try;
-
-    try->op = op;
 
     if (ngx_http_idem_store_submit(op) == NGX_OK) {
         ngx_http_idem_outbox_try_renewed(op);

@@ -336,17 +336,14 @@ static ngx_int_t
 ngx_http_idem_memory_put(ngx_http_idem_memory_t *m,
     ngx_http_idem_item_t *item, ngx_http_idem_op_t *op)
 {
-    if (op->state_data == NULL) {
-        return ngx_http_idem_zone_write(&m->z, item, op->response, op->size);
+    if (op->state_data) {
+        ngx_http_idem_zone_change(&m->z, item);
+        ngx_http_idem_memory_set_lease(item, op);
+        ngx_http_idem_zone_changed(&m->z);
     }
 
-    ngx_http_idem_zone_change(&m->z, item);
-    ngx_http_idem_memory_set_lease(item, op);
-    ngx_http_idem_zone_changed(&m->z);
-
-    return ngx_http_idem_zone_write_piece(&m->z, item, op->state_data,
-                                          op->response, op->size,
-                                          NGX_HTTP_IDEM_PIECE);
+    return ngx_http_idem_zone_write(&m->z, item, op->state_data, op->response,
+                                    op->size, NGX_HTTP_IDEM_PIECE);
 }
 
 
@@ -458,11 +455,18 @@ ngx_http_idem_memory_watch(ngx_http_idem_op_t *op)
 static void
 ngx_http_idem_memory_cancel(ngx_http_idem_op_t *op)
 {
-    if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
-        ngx_http_idem_wake_cancel(op);
+    ngx_queue_remove(&op->queue);
 
-    } else {
-        ngx_http_idem_turns_cancel(op);
+    if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
+        ngx_housekeeping_stop(&op->timer);
+
+    } else if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
+
+        /* the request was executed, and its record has to say so */
+
+        while (ngx_http_idem_memory_commit_piece(op) == NGX_AGAIN) {
+            /* void */
+        }
     }
 }
 
@@ -651,6 +655,10 @@ static void
 ngx_http_idem_memory_exit_process(ngx_cycle_t *cycle,
     ngx_http_idem_store_t *store)
 {
-    ngx_http_idem_memory_report_exit(store->conf);
-    ngx_http_idem_wake_exit(store->conf);
+    ngx_http_idem_memory_t  *m;
+
+    m = store->conf;
+
+    ngx_housekeeping_stop(&m->search);
+    ngx_http_idem_wake_exit(m);
 }

@@ -101,14 +101,12 @@ void ngx_http_idem_turns_init(ngx_http_idem_memory_t *m, ngx_log_t *log);
 
 /* "rc" of the first piece; NGX_AGAIN: the operation is pending from now on */
 ngx_int_t ngx_http_idem_turns_first(ngx_http_idem_op_t *op, ngx_int_t rc);
-void ngx_http_idem_turns_cancel(ngx_http_idem_op_t *op);
 
 
 /* ..._memory_report.c */
 
 void ngx_http_idem_memory_report_init(ngx_cycle_t *cycle,
     ngx_http_idem_memory_t *m);
-void ngx_http_idem_memory_report_exit(ngx_http_idem_memory_t *m);
 
 /* lock the zone, and unlock it; the latter reports what was evicted or expired
    in between */
@@ -124,7 +122,6 @@ void ngx_http_idem_wake(ngx_http_idem_memory_t *m, u_char *id,
     uint64_t waiting);
 void ngx_http_idem_wake_watch(ngx_http_idem_memory_t *m,
     ngx_http_idem_op_t *op, ngx_msec_t lease_left);
-void ngx_http_idem_wake_cancel(ngx_http_idem_op_t *op);
 
 
 #endif /* _NGX_HTTP_IDEM_MEMORY_H_INCLUDED_ */

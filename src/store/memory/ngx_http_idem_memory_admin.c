@@ -27,8 +27,6 @@
 #define NGX_HTTP_IDEM_MEMORY_LONG_AGO  0x3fffffff
 
 
-static void ngx_http_idem_memory_one(ngx_http_idem_memory_t *m,
-    ngx_http_idem_op_t *op);
 static uint64_t ngx_http_idem_memory_leave_tombstone(ngx_http_idem_memory_t *m,
     ngx_http_idem_item_t *item);
 static void ngx_http_idem_memory_list(ngx_http_idem_memory_t *m,
@@ -38,29 +36,16 @@ static void ngx_http_idem_memory_list(ngx_http_idem_memory_t *m,
 ngx_int_t
 ngx_http_idem_memory_admin(ngx_http_idem_op_t *op)
 {
+    uint64_t                 waiting;
+    ngx_http_idem_item_t    *item;
     ngx_http_idem_memory_t  *m;
 
     m = op->store->conf;
 
-    if (op->kind == NGX_HTTP_IDEM_OP_GET || op->kind == NGX_HTTP_IDEM_OP_REMOVE)
-    {
-        ngx_http_idem_memory_one(m, op);
-
-    } else {
+    if (op->kind == NGX_HTTP_IDEM_OP_LIST) {
         ngx_http_idem_memory_list(m, op);
+        return NGX_OK;
     }
-
-    return NGX_OK;
-}
-
-
-/* get and remove */
-
-static void
-ngx_http_idem_memory_one(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
-{
-    uint64_t               waiting;
-    ngx_http_idem_item_t  *item;
 
     waiting = 0;
     op->result = NGX_HTTP_IDEM_GONE;
@@ -88,6 +73,8 @@ ngx_http_idem_memory_one(ngx_http_idem_memory_t *m, ngx_http_idem_op_t *op)
 
     ngx_http_idem_memory_unlock(m, op->log);
     ngx_http_idem_wake(m, op->id, waiting);
+
+    return NGX_OK;
 }
 
 

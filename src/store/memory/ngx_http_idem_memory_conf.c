@@ -16,6 +16,7 @@
 #include <ngx_core.h>
 
 #include "store/memory/ngx_http_idem_memory.h"
+#include "store/zone/ngx_http_idem_shared.h"
 
 
 #define NGX_HTTP_IDEM_DEFAULT_SIZE  (32 * 1024 * 1024)
@@ -79,13 +80,12 @@ ngx_http_idem_memory_init_conf(ngx_conf_t *cf, ngx_http_idem_store_t *store)
     if (m->z.name.len == 0) {
         m->z.size = NGX_HTTP_IDEM_DEFAULT_SIZE;
 
-        m->z.name.len = sizeof("idempotency_") - 1 + store->name.len;
-        m->z.name.data = ngx_pnalloc(cf->pool, m->z.name.len);
-        if (m->z.name.data == NULL) {
+        if (ngx_http_idem_shared_name(cf, &m->z.name, "idempotency",
+                                      &store->name, NULL)
+            != NGX_OK)
+        {
             return NGX_CONF_ERROR;
         }
-
-        ngx_sprintf(m->z.name.data, "idempotency_%V", &store->name);
     }
 
     return ngx_http_idem_zone_add(cf, &m->z);

@@ -127,17 +127,8 @@ ngx_http_idem_memory_report_init(ngx_cycle_t *cycle, ngx_http_idem_memory_t *m)
         return;
     }
 
-    ngx_memzero(&m->search, sizeof(ngx_event_t));
-
     ngx_housekeeping_init(&m->search, ngx_http_idem_memory_search, m);
     ngx_add_timer(&m->search, NGX_HTTP_IDEM_MEMORY_SEARCH);
-}
-
-
-void
-ngx_http_idem_memory_report_exit(ngx_http_idem_memory_t *m)
-{
-    ngx_housekeeping_stop(&m->search);
 }
 
 

@@ -10,10 +10,6 @@
  * share one queue, so an iteration takes no longer with many of them than
  * with one.
  *
- * A commit that is cancelled is finished at once: the request was executed,
- * and its record has to say so.  A begin is just dropped, since it has
- * changed nothing.
- *
  * Called by the operations of the embedded store; calls them again.
  */
 
@@ -32,7 +28,6 @@
 #define NGX_HTTP_IDEM_TURN_PAUSE   1
 
 
-static ngx_int_t ngx_http_idem_turns_piece(ngx_http_idem_op_t *op);
 static void ngx_http_idem_turns_handler(ngx_event_t *ev);
 
 
@@ -68,25 +63,14 @@ ngx_http_idem_turns_first(ngx_http_idem_op_t *op, ngx_int_t rc)
 }
 
 
-void
-ngx_http_idem_turns_cancel(ngx_http_idem_op_t *op)
-{
-    ngx_queue_remove(&op->queue);
-
-    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
-        while (ngx_http_idem_memory_commit_piece(op) == NGX_AGAIN) {
-            /* void */
-        }
-    }
-}
-
-
 static void
 ngx_http_idem_turns_handler(ngx_event_t *ev)
 {
+    ngx_int_t                rc;
     ngx_uint_t               n;
     ngx_queue_t             *q;
     ngx_http_idem_op_t      *op;
+    ngx_http_idem_copy_t    *copy;
     ngx_http_idem_memory_t  *m;
 
     m = ev->data;
@@ -102,7 +86,20 @@ ngx_http_idem_turns_handler(ngx_event_t *ev)
 
         ngx_queue_remove(q);
 
-        if (ngx_http_idem_turns_piece(op) == NGX_AGAIN) {
+        if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
+            rc = ngx_http_idem_memory_commit_piece(op);
+
+        } else {
+
+            /* a record that expired after the request arrived is found */
+
+            copy = op->state_data;
+            op->age += ngx_current_msec - copy->time;
+
+            rc = ngx_http_idem_memory_begin_piece(op);
+        }
+
+        if (rc == NGX_AGAIN) {
             ngx_queue_insert_tail(&m->turns, q);
 
         } else {
@@ -113,22 +110,4 @@ ngx_http_idem_turns_handler(ngx_event_t *ev)
     if (!ngx_queue_empty(&m->turns) && !ev->timer_set) {
         ngx_add_timer(ev, NGX_HTTP_IDEM_TURN_PAUSE);
     }
-}
-
-
-static ngx_int_t
-ngx_http_idem_turns_piece(ngx_http_idem_op_t *op)
-{
-    ngx_http_idem_copy_t  *copy;
-
-    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
-        return ngx_http_idem_memory_commit_piece(op);
-    }
-
-    /* a record that expired after the request arrived is still found */
-
-    copy = op->state_data;
-    op->age += ngx_current_msec - copy->time;
-
-    return ngx_http_idem_memory_begin_piece(op);
 }

@@ -160,14 +160,6 @@ ngx_http_idem_wake_watch(ngx_http_idem_memory_t *m,
 }
 
 
-void
-ngx_http_idem_wake_cancel(ngx_http_idem_op_t *op)
-{
-    ngx_queue_remove(&op->queue);
-    ngx_housekeeping_stop(&op->timer);
-}
-
-
 #if (NGX_LINUX)
 
 /* in the abstract namespace: leaves no file behind */

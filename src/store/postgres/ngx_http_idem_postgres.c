@@ -463,9 +463,11 @@ ngx_http_idem_pg_exit_process(ngx_cycle_t *cycle,
     pg = store->conf;
 
     ngx_http_idem_pg_api->exit(&pg->remote);
-    ngx_http_idem_pg_purge_exit(pg);
 
-    for (i = 0; pg->conns && i < pg->nconns; i++) {
+    ngx_housekeeping_stop(&pg->purge_timer);
+    pg->purge = 0;
+
+    for (i = 0; i < pg->nconns; i++) {
         ngx_http_idem_pg_forget(&pg->conns[i]);
     }
 }

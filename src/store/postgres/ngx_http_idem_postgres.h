@@ -88,7 +88,6 @@ typedef enum {
 typedef enum {
     NGX_HTTP_IDEM_PG_CLOSED = 0,
     NGX_HTTP_IDEM_PG_BACKOFF,
-    NGX_HTTP_IDEM_PG_RESOLVING,
     NGX_HTTP_IDEM_PG_CONNECTING,
     NGX_HTTP_IDEM_PG_SETUP,
     NGX_HTTP_IDEM_PG_READY
@@ -379,7 +378,6 @@ ngx_http_idem_pg_verdict_e ngx_http_idem_pg_step_failed(
 
 /* purge */
 void ngx_http_idem_pg_purge_init(ngx_http_idem_pg_t *pg);
-void ngx_http_idem_pg_purge_exit(ngx_http_idem_pg_t *pg);
 void ngx_http_idem_pg_purged(ngx_http_idem_pg_t *pg, ngx_int_t removed);
 ngx_int_t ngx_http_idem_pg_removed(ngx_http_idem_pg_call_t *call);
 

@@ -154,7 +154,6 @@ ngx_http_idem_pg_entry(ngx_http_idem_op_t *op, PGresult *result, int row)
         return NGX_ERROR;
     }
 
-
     ngx_memcpy(entry->id, PQgetvalue(result, row, NGX_HTTP_IDEM_PG_ENTRY_ID),
                NGX_HTTP_IDEM_ID_LEN);
 

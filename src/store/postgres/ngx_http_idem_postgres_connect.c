@@ -59,7 +59,7 @@ ngx_http_idem_pg_connect(ngx_http_idem_pg_conn_t *conn)
 
     conn->server = pg->server;
     conn->last_read = ngx_current_msec;
-    conn->state = NGX_HTTP_IDEM_PG_RESOLVING;
+    conn->state = NGX_HTTP_IDEM_PG_CONNECTING;
 
     server = ngx_http_idem_pg_server(pg, conn->server);
 
@@ -73,17 +73,14 @@ ngx_http_idem_pg_connect(ngx_http_idem_pg_conn_t *conn)
 
     if (server->dir.len) {
         ngx_http_idem_pg_start(conn, NULL, 0);
-        return;
-    }
 
-    if (server->url.naddrs == 0) {
+    } else if (server->url.naddrs) {
+        addr = &server->url.addrs[conn->address % server->url.naddrs];
+        ngx_http_idem_pg_start(conn, addr->sockaddr, addr->socklen);
+
+    } else {
         ngx_http_idem_pg_drop(conn, "its name can't be resolved");
-        return;
     }
-
-    addr = &server->url.addrs[conn->address % server->url.naddrs];
-
-    ngx_http_idem_pg_start(conn, addr->sockaddr, addr->socklen);
 }
 
 
@@ -121,45 +118,33 @@ ngx_http_idem_pg_resolve(ngx_http_idem_pg_conn_t *conn,
 static void
 ngx_http_idem_pg_resolved(ngx_resolver_ctx_t *ctx)
 {
-    socklen_t                   socklen;
     ngx_addr_t                 *addr;
-    ngx_sockaddr_t              sockaddr;
     ngx_resolver_addr_t        *found;
     ngx_http_idem_pg_conn_t    *conn;
     ngx_http_idem_pg_server_t  *server;
 
     conn = ctx->data;
     server = ngx_http_idem_pg_server(conn->pg, conn->server);
-    socklen = 0;
+
+    conn->resolving = NULL;
 
     if (ctx->state == NGX_OK && ctx->naddrs) {
         found = &ctx->addrs[conn->address % ctx->naddrs];
-
-        socklen = found->socklen;
-        ngx_memcpy(&sockaddr, found->sockaddr, socklen);
+        ngx_http_idem_pg_start(conn, found->sockaddr, found->socklen);
 
     } else if (server->url.naddrs) {
 
         /* fall back to the addresses found when the configuration was read */
 
         addr = &server->url.addrs[conn->address % server->url.naddrs];
+        ngx_http_idem_pg_start(conn, addr->sockaddr, addr->socklen);
 
-        socklen = addr->socklen;
-        ngx_memcpy(&sockaddr, addr->sockaddr, socklen);
-    }
-
-    conn->resolving = NULL;
-
-    if (socklen == 0) {
+    } else {
         ngx_http_idem_pg_drop(conn, "its name can't be resolved: %s",
                               ngx_resolver_strerror(ctx->state));
-        ngx_resolve_name_done(ctx);
-        return;
     }
 
     ngx_resolve_name_done(ctx);
-
-    ngx_http_idem_pg_start(conn, &sockaddr.sockaddr, socklen);
 }
 
 
@@ -223,7 +208,6 @@ ngx_http_idem_pg_start(ngx_http_idem_pg_conn_t *conn,
 
     ngx_memzero(v, (u_char *) values + sizeof(values) - (u_char *) v);
 
-    conn->state = NGX_HTTP_IDEM_PG_CONNECTING;
     conn->link = PQconnectStartParams(ngx_http_idem_pg_params, values, 0);
 
     if (conn->link == NULL) {

@@ -30,8 +30,6 @@
 static void ngx_http_idem_pg_purge_handler(ngx_event_t *ev);
 
 
-
-
 void
 ngx_http_idem_pg_purge_init(ngx_http_idem_pg_t *pg)
 {
@@ -42,15 +40,6 @@ ngx_http_idem_pg_purge_init(ngx_http_idem_pg_t *pg)
     ngx_housekeeping_init(&pg->purge_timer, ngx_http_idem_pg_purge_handler,
                           pg);
     ngx_add_timer(&pg->purge_timer, pg->purge_every);
-}
-
-
-void
-ngx_http_idem_pg_purge_exit(ngx_http_idem_pg_t *pg)
-{
-    ngx_housekeeping_stop(&pg->purge_timer);
-
-    pg->purge = 0;
 }
 
 

@@ -17,6 +17,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "ngx_http_idem_number.h"
 #include "ngx_http_idem_utf8.h"
 #include "store/postgres/ngx_http_idem_postgres.h"
 
@@ -37,9 +38,6 @@ static void ngx_http_idem_pg_begin_args(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_args_t *args, ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_pg_commit_args(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_args_t *args, ngx_http_idem_op_t *op, ngx_uint_t bare);
-static u_char *ngx_http_idem_pg_gather(ngx_chain_t *chain, size_t size);
-static ngx_int_t ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
-    ngx_uint_t step, ngx_http_idem_pg_args_t *args);
 
 
 /* the first slice also returns the size of the table */
@@ -135,18 +133,9 @@ void
 ngx_http_idem_pg_arg_number(ngx_http_idem_pg_args_t *args,
     int64_t n, size_t bytes)
 {
-    u_char  *p;
-    size_t   i;
+    args->last = ngx_http_idem_put64(args->last, (uint64_t) n);
 
-    p = args->last;
-
-    for (i = 0; i < bytes; i++) {
-        p[i] = (u_char) ((uint64_t) n >> (8 * (bytes - 1 - i)));
-    }
-
-    args->last = p + bytes;
-
-    ngx_http_idem_pg_arg(args, p, bytes);
+    ngx_http_idem_pg_arg(args, args->last - bytes, bytes);
 }
 
 
@@ -245,24 +234,37 @@ ngx_int_t
 ngx_http_idem_pg_step_send(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_call_t *call)
 {
-    ngx_int_t                 rc;
+    int                       rc;
+    char                      name[2];
     ngx_http_idem_pg_args_t   args;
 
     args.n = 0;
     args.last = args.room;
     args.memory = NULL;
 
-    rc = ngx_http_idem_pg_step_args(conn, &args, call);
+    if (ngx_http_idem_pg_step_args(conn, &args, call) != NGX_OK) {
+        return NGX_ERROR;
+    }
 
-    if (rc == NGX_OK) {
-        rc = ngx_http_idem_pg_send(conn, call->step, &args);
+    /* behind a pooler, prepared statements do not outlive a transaction */
+
+    if (conn->pg->pooler || !ngx_http_idem_pg_named(call->step)) {
+        rc = PQsendQueryParams(conn->link, conn->pg->sql[call->step], args.n,
+                               NULL, args.values, args.lengths, args.formats,
+                               1);
+    } else {
+        name[0] = (char) ('a' + call->step);
+        name[1] = '\0';
+
+        rc = PQsendQueryPrepared(conn->link, name, args.n, args.values,
+                                 args.lengths, args.formats, 1);
     }
 
     if (args.memory) {
         ngx_free(args.memory);
     }
 
-    return rc;
+    return rc ? NGX_OK : NGX_ERROR;
 }
 
 
@@ -365,9 +367,10 @@ static ngx_int_t
 ngx_http_idem_pg_commit_args(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_args_t *args, ngx_http_idem_op_t *op, ngx_uint_t bare)
 {
-    u_char     *response;
-    size_t      size;
-    ngx_buf_t  *b;
+    u_char       *p, *response;
+    size_t        n, left, size;
+    ngx_buf_t    *b;
+    ngx_chain_t  *cl;
 
     response = NULL;
     size = 0;
@@ -381,13 +384,20 @@ ngx_http_idem_pg_commit_args(ngx_http_idem_pg_conn_t *conn,
             response = b->pos;
 
         } else {
-            response = ngx_http_idem_pg_gather(op->response, size);
-
+            response = ngx_alloc(size, ngx_cycle->log);
             if (response == NULL) {
                 return NGX_ERROR;
             }
 
             args->memory = response;
+            p = response;
+
+            for (cl = op->response, left = size; cl && left; left -= n) {
+                n = ngx_min((size_t) (cl->buf->last - cl->buf->pos), left);
+
+                p = ngx_cpymem(p, cl->buf->pos, n);
+                cl = cl->next;
+            }
         }
     }
 
@@ -417,50 +427,4 @@ ngx_http_idem_pg_commit_args(ngx_http_idem_pg_conn_t *conn,
     ngx_http_idem_pg_arg(args, response, size);
 
     return NGX_OK;
-}
-
-
-static u_char *
-ngx_http_idem_pg_gather(ngx_chain_t *chain, size_t size)
-{
-    u_char  *p, *response;
-    size_t   n;
-
-    response = ngx_alloc(size, ngx_cycle->log);
-    if (response == NULL) {
-        return NULL;
-    }
-
-    for (p = response; chain && size; chain = chain->next) {
-        n = ngx_min((size_t) (chain->buf->last - chain->buf->pos), size);
-
-        p = ngx_cpymem(p, chain->buf->pos, n);
-        size -= n;
-    }
-
-    return response;
-}
-
-
-/* behind a pooler, prepared statements do not outlive a transaction */
-
-static ngx_int_t
-ngx_http_idem_pg_send(ngx_http_idem_pg_conn_t *conn,
-    ngx_uint_t step, ngx_http_idem_pg_args_t *args)
-{
-    int   rc;
-    char  name[2];
-
-    if (conn->pg->pooler || !ngx_http_idem_pg_named(step)) {
-        rc = PQsendQueryParams(conn->link, conn->pg->sql[step], args->n, NULL,
-                               args->values, args->lengths, args->formats, 1);
-    } else {
-        name[0] = (char) ('a' + step);
-        name[1] = '\0';
-
-        rc = PQsendQueryPrepared(conn->link, name, args->n, args->values,
-                                 args->lengths, args->formats, 1);
-    }
-
-    return rc ? NGX_OK : NGX_ERROR;
 }

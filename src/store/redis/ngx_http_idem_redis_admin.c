@@ -250,14 +250,16 @@ ngx_http_idem_redis_admin_result(ngx_http_idem_redis_call_t *call,
 
     op = call->call.data;
 
-    if (op->kind == NGX_HTTP_IDEM_OP_LIST && code == '0') {
-        ngx_http_idem_op_error(op, "the user may not do that, give it +scan "
-                                   "+strlen: it can't list records");
-        op->denied = 1;
-        return NGX_OK;
-    }
-
     if (op->kind == NGX_HTTP_IDEM_OP_LIST) {
+
+        if (code == '0') {
+            ngx_http_idem_op_error(op, "the user may not do that, give it "
+                                       "+scan +strlen: it can't list "
+                                       "records");
+            op->denied = 1;
+            return NGX_OK;
+        }
+
         return ngx_http_idem_redis_list_result(call, p, last);
     }
 

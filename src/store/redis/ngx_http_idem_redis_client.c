@@ -28,13 +28,10 @@ static ngx_int_t ngx_http_idem_redis_node(ngx_redis_node_t *node);
 static void ngx_http_idem_redis_count(ngx_redis_node_t *node,
     ngx_redis_count_e what);
 static void ngx_http_idem_redis_ready(ngx_redis_conn_t *conn);
-static void ngx_http_idem_redis_policy_ask(ngx_redis_conn_t *conn);
 static void ngx_http_idem_redis_policy_rights(ngx_redis_conn_t *conn,
     redisReply *reply);
-static void ngx_http_idem_redis_policy_config(ngx_redis_conn_t *conn,
+static void ngx_http_idem_redis_policy(ngx_redis_conn_t *conn,
     redisReply *reply);
-static void ngx_http_idem_redis_policy(ngx_redis_node_t *node,
-    ngx_str_t *policy);
 static void ngx_http_idem_redis_first_reply(ngx_redis_conn_t *conn);
 static void ngx_http_idem_redis_suspect_loss(ngx_redis_t *client,
     ngx_redis_conn_t *conn, ngx_uint_t now);
@@ -94,23 +91,18 @@ ngx_http_idem_redis_count(ngx_redis_node_t *node, ngx_redis_count_e what)
 static void
 ngx_http_idem_redis_ready(ngx_redis_conn_t *conn)
 {
+    ngx_str_t                    args[3];
     ngx_http_idem_redis_node_t  *n;
 
     n = conn->node->data;
 
-    if (ngx_worker == 0 && !n->policy_asked) {
-        n->policy_asked = 1;
-        ngx_http_idem_redis_policy_ask(conn);
+    if (ngx_worker || n->policy_asked) {
+        return;
     }
-}
 
+    n->policy_asked = 1;
 
-/* a script first checks the permissions of the user, see policy.lua */
-
-static void
-ngx_http_idem_redis_policy_ask(ngx_redis_conn_t *conn)
-{
-    ngx_str_t  args[3];
+    /* the script first checks the permissions of the user */
 
     ngx_str_set(&args[0], "EVAL");
     args[1].data = (u_char *) ngx_http_idem_policy_lua;
@@ -124,67 +116,40 @@ ngx_http_idem_redis_policy_ask(ngx_redis_conn_t *conn)
 static void
 ngx_http_idem_redis_policy_rights(ngx_redis_conn_t *conn, redisReply *reply)
 {
-    u_char     *p, *last;
-    ngx_str_t   args[3], policy;
+    ngx_str_t  args[3];
 
     if (reply->type != REDIS_REPLY_STRING) {
+        ngx_http_idem_redis_policy(conn, reply);
         return;
     }
 
     /* Redis before 7.0 can't tell; the default user usually has all
        permissions */
 
-    if (ngx_strcmp(reply->str, "config") == 0
-        || (ngx_strcmp(reply->str, "unknown") == 0
-            && conn->redis->user.len == 0))
+    if (ngx_strcmp(reply->str, "config") != 0
+        && (ngx_strcmp(reply->str, "unknown") != 0 || conn->redis->user.len))
     {
-        ngx_str_set(&args[0], "CONFIG");
-        ngx_str_set(&args[1], "GET");
-        ngx_str_set(&args[2], "maxmemory-policy");
-
-        if (ngx_redis_ask(conn, ngx_http_idem_redis_policy_config, args, 3)
-            == NGX_OK)
-        {
-            ngx_redis_flush(conn);
-        }
-
         return;
     }
 
-    last = (u_char *) reply->str + reply->len;
+    ngx_str_set(&args[0], "CONFIG");
+    ngx_str_set(&args[1], "GET");
+    ngx_str_set(&args[2], "maxmemory-policy");
 
-    p = ngx_strnstr((u_char *) reply->str, "maxmemory_policy:",
-                    (size_t) reply->len);
-    if (p == NULL) {
-        return;
+    if (ngx_redis_ask(conn, ngx_http_idem_redis_policy, args, 3) == NGX_OK) {
+        ngx_redis_flush(conn);
     }
-
-    policy.data = p + sizeof("maxmemory_policy:") - 1;
-
-    for (p = policy.data; p < last && *p > ' '; p++) { /* void */ }
-
-    policy.len = p - policy.data;
-
-    ngx_http_idem_redis_policy(conn->node, &policy);
 }
 
 
 static void
-ngx_http_idem_redis_policy_config(ngx_redis_conn_t *conn, redisReply *reply)
+ngx_http_idem_redis_policy(ngx_redis_conn_t *conn, redisReply *reply)
 {
     ngx_str_t  policy;
 
-    if (ngx_redis_field(reply, 1, &policy) == NGX_OK) {
-        ngx_http_idem_redis_policy(conn->node, &policy);
-    }
-}
-
-
-static void
-ngx_http_idem_redis_policy(ngx_redis_node_t *node, ngx_str_t *policy)
-{
-    if (policy->len == sizeof("noeviction") - 1
-        && ngx_strncmp(policy->data, "noeviction", policy->len) == 0)
+    if (ngx_redis_field(reply, 1, &policy) != NGX_OK
+        || (policy.len == sizeof("noeviction") - 1
+            && ngx_strncmp(policy.data, "noeviction", policy.len) == 0))
     {
         return;
     }
@@ -193,8 +158,8 @@ ngx_http_idem_redis_policy(ngx_redis_node_t *node, ngx_str_t *policy)
                   "%V: the maxmemory-policy of Redis "
                   "is \"%V\" at %V: it may forget records before their time, "
                   "and their requests run again; it should be \"noeviction\"",
-                  &node->redis->label, policy,
-                  ngx_redis_node_label(node));
+                  &conn->redis->label, &policy,
+                  ngx_redis_node_label(conn->node));
 }
 
 

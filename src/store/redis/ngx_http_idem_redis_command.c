@@ -77,8 +77,6 @@ static ngx_uint_t ngx_http_idem_redis_is_native(
     ngx_http_idem_redis_call_t *call);
 static u_char *ngx_http_idem_redis_put_native(u_char *p,
     ngx_http_idem_redis_call_t *call);
-static u_char *ngx_http_idem_redis_put_release(u_char *p,
-    ngx_http_idem_redis_call_t *call);
 static u_char *ngx_http_idem_redis_put_script(u_char *p,
     ngx_http_idem_redis_call_t *call);
 static u_char *ngx_http_idem_redis_put_eval(u_char *p,
@@ -265,7 +263,19 @@ ngx_http_idem_redis_put_native(u_char *p, ngx_http_idem_redis_call_t *call)
     begin = (op->kind == NGX_HTTP_IDEM_OP_BEGIN);
 
     if (op->kind == NGX_HTTP_IDEM_OP_RELEASE) {
-        return ngx_http_idem_redis_put_release(p, call);
+
+        p = call->call.conn->valkey
+            ? ngx_http_idem_redis_put_text(p, "*3" CRLF "$7" CRLF "DELIFEQ"
+                                              CRLF)
+            : ngx_http_idem_redis_put_text(p, "*4" CRLF "$5" CRLF "DELEX"
+                                              CRLF);
+        p = ngx_redis_put(p, call->key, call->call.key.len);
+
+        if (!call->call.conn->valkey) {
+            p = ngx_http_idem_redis_put_text(p, "$4" CRLF "IFEQ" CRLF);
+        }
+
+        return ngx_http_idem_redis_put_lock(p, call);
     }
 
     if (begin && (op->grace || op->need_left)) {
@@ -297,26 +307,6 @@ ngx_http_idem_redis_put_native(u_char *p, ngx_http_idem_redis_call_t *call)
                                         "$2" CRLF "PX" CRLF);
 
     return ngx_redis_put_number(p, life);
-}
-
-
-static u_char *
-ngx_http_idem_redis_put_release(u_char *p, ngx_http_idem_redis_call_t *call)
-{
-    ngx_uint_t  valkey;
-
-    valkey = call->call.conn->valkey;
-
-    p = valkey
-        ? ngx_http_idem_redis_put_text(p, "*3" CRLF "$7" CRLF "DELIFEQ" CRLF)
-        : ngx_http_idem_redis_put_text(p, "*4" CRLF "$5" CRLF "DELEX" CRLF);
-    p = ngx_redis_put(p, call->key, call->call.key.len);
-
-    if (!valkey) {
-        p = ngx_http_idem_redis_put_text(p, "$4" CRLF "IFEQ" CRLF);
-    }
-
-    return ngx_http_idem_redis_put_lock(p, call);
 }
 
 

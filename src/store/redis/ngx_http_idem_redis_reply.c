@@ -59,8 +59,6 @@ static ngx_int_t ngx_http_idem_redis_native_found(
     ngx_http_idem_redis_call_t *call, redisReply *reply, ngx_str_t *record);
 static ngx_int_t ngx_http_idem_redis_native_written(
     ngx_http_idem_redis_call_t *call, redisReply *reply, ngx_str_t *record);
-static ngx_int_t ngx_http_idem_redis_native_refused(
-    ngx_http_idem_redis_call_t *call, redisReply *reply);
 static ngx_int_t ngx_http_idem_redis_script_refused(
     ngx_http_idem_redis_call_t *call, redisReply *reply);
 static ngx_int_t ngx_http_idem_redis_script_result(
@@ -206,7 +204,25 @@ ngx_http_idem_redis_native_result(ngx_http_idem_redis_call_t *call,
     op = call->call.data;
 
     if (reply->type == REDIS_REPLY_ERROR) {
-        return ngx_http_idem_redis_native_refused(call, reply);
+
+        if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
+            call->call.tries--;
+            call->upgrade = ngx_redis_error_is(reply, "WRONGTYPE");
+        }
+
+        /*
+         * The server does not support the command after all, or the user has
+         * no permission: not tried again on this connection.  Temporary errors
+         * have other prefixes.
+         */
+
+        if (ngx_strncmp(reply->str, "ERR ", 4) == 0
+            || ngx_strncmp(reply->str, "NOPERM ", 7) == 0)
+        {
+            call->call.conn->flags |= ngx_http_idem_redis_not(op->kind);
+        }
+
+        return NGX_DECLINED;
     }
 
     if (op->kind == NGX_HTTP_IDEM_OP_RELEASE) {
@@ -326,35 +342,6 @@ ngx_http_idem_redis_native_written(ngx_http_idem_redis_call_t *call,
         reply->str = NULL;
 
         return NGX_AGAIN;
-    }
-
-    return NGX_DECLINED;
-}
-
-
-/*
- * If the server does not support the command after all, or the user has no
- * permission, it is not tried again on this connection.  Temporary errors
- * have other prefixes.
- */
-
-static ngx_int_t
-ngx_http_idem_redis_native_refused(ngx_http_idem_redis_call_t *call,
-    redisReply *reply)
-{
-    ngx_http_idem_op_t  *op;
-
-    op = call->call.data;
-
-    if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
-        call->call.tries--;
-        call->upgrade = ngx_redis_error_is(reply, "WRONGTYPE");
-    }
-
-    if (ngx_strncmp(reply->str, "ERR ", 4) == 0
-        || ngx_strncmp(reply->str, "NOPERM ", 7) == 0)
-    {
-        call->call.conn->flags |= ngx_http_idem_redis_not(op->kind);
     }
 
     return NGX_DECLINED;

@@ -7,7 +7,7 @@
 --
 -- Returns  "config": the user may call CONFIG GET maxmemory-policy, which a
 --          script can't; "": the user has no permission; "unknown": Redis
---          before 7.0 can't tell; or the text of INFO memory
+--          before 7.0 can't tell; or the same as CONFIG GET
 
 if not redis.acl_check_cmd then
     return 'unknown'
@@ -18,7 +18,8 @@ if redis.acl_check_cmd('CONFIG', 'GET', 'maxmemory-policy') then
 end
 
 if redis.acl_check_cmd('INFO', 'memory') then
-    return redis.call('INFO', 'memory')
+    return { 'maxmemory-policy', string.match(redis.call('INFO', 'memory'),
+                                              'maxmemory_policy:(%S+)') }
 end
 
 return ''

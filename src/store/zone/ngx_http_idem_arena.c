@@ -23,8 +23,6 @@
 #include "store/zone/ngx_http_idem_arena.h"
 
 
-static ngx_uint_t ngx_http_idem_arena_block(
-    ngx_http_idem_arena_t *arena, ngx_uint_t kind);
 static void ngx_http_idem_arena_link(ngx_http_idem_arena_t *arena,
     ngx_uint_t n);
 static void ngx_http_idem_arena_unlink(
@@ -99,11 +97,30 @@ ngx_http_idem_arena_alloc(ngx_http_idem_arena_t *arena, ngx_uint_t kind)
     n = arena->partial[kind];
 
     if (n == 0) {
-        n = ngx_http_idem_arena_block(arena, kind);
 
-        if (n == 0) {
+        /* assign a free block to this kind */
+
+        n = arena->vacant;
+
+        if (n) {
+            arena->vacant = arena->blocks[n - 1].next;
+
+        } else if (arena->fresh < arena->n) {
+            n = ++arena->fresh;
+
+        } else {
             return NULL;
         }
+
+        arena->nfree--;
+
+        b = &arena->blocks[n - 1];
+
+        b->kind = (uint32_t) kind;
+        b->used[0] = ngx_http_idem_arena_empty[kind][0];
+        b->used[1] = ngx_http_idem_arena_empty[kind][1];
+
+        ngx_http_idem_arena_link(arena, n);
     }
 
     b = &arena->blocks[n - 1];
@@ -163,42 +180,6 @@ ngx_http_idem_arena_free(ngx_http_idem_arena_t *arena, void *p)
     b->next = arena->vacant;
     arena->vacant = (uint32_t) n;
     arena->nfree++;
-}
-
-
-/* assigns a free block to a kind; 0: there is none */
-
-static ngx_uint_t
-ngx_http_idem_arena_block(ngx_http_idem_arena_t *arena, ngx_uint_t kind)
-{
-    ngx_uint_t              n;
-    ngx_http_idem_block_t  *b;
-
-    n = arena->vacant;
-
-    if (n) {
-        b = &arena->blocks[n - 1];
-        arena->vacant = b->next;
-
-    } else {
-
-        if (arena->fresh == arena->n) {
-            return 0;
-        }
-
-        n = ++arena->fresh;
-        b = &arena->blocks[n - 1];
-    }
-
-    arena->nfree--;
-
-    b->kind = (uint32_t) kind;
-    b->used[0] = ngx_http_idem_arena_empty[kind][0];
-    b->used[1] = ngx_http_idem_arena_empty[kind][1];
-
-    ngx_http_idem_arena_link(arena, n);
-
-    return n;
 }
 
 

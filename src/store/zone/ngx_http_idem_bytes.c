@@ -40,19 +40,6 @@ static void ngx_http_idem_copy_in(ngx_http_idem_copy_t *copy, u_char *p,
     size_t n);
 
 
-ngx_int_t
-ngx_http_idem_zone_write(ngx_http_idem_records_t *z,
-    ngx_http_idem_item_t *item, ngx_chain_t *in, size_t size)
-{
-    ngx_http_idem_copy_t  copy;
-
-    ngx_memzero(&copy, sizeof(ngx_http_idem_copy_t));
-
-    return ngx_http_idem_zone_write_piece(z, item, &copy, in, size,
-                                          NGX_MAX_SIZE_T_VALUE);
-}
-
-
 /*
  * The record owns the chunks from the first one on: an operation that takes
  * over, removes or repairs the record frees them.  The writer notices that by
@@ -60,12 +47,20 @@ ngx_http_idem_zone_write(ngx_http_idem_records_t *z,
  */
 
 ngx_int_t
-ngx_http_idem_zone_write_piece(ngx_http_idem_records_t *z,
+ngx_http_idem_zone_write(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
     size_t size, size_t piece)
 {
     size_t                   n, done;
+    ngx_http_idem_copy_t     whole;
     ngx_http_idem_chunk_t   *chunk;
+
+    if (copy == NULL) {
+        ngx_memzero(&whole, sizeof(ngx_http_idem_copy_t));
+
+        copy = &whole;
+        piece = NGX_MAX_SIZE_T_VALUE;
+    }
 
     if ((copy->first == NULL || copy->first != item->chunks)
         && ngx_http_idem_fill_start(z, item, copy, in, size) != NGX_OK)

@@ -34,31 +34,21 @@
 #define NGX_HTTP_IDEM_MUTEX_YIELDS  16
 
 
-static void ngx_http_idem_mutex_wait(ngx_shmtx_t *mutex);
 static ngx_uint_t ngx_http_idem_mutex_spin(ngx_shmtx_t *mutex);
 
 
 void
 ngx_http_idem_mutex_lock(ngx_slab_pool_t *shpool)
 {
-    if (!ngx_shmtx_trylock(&shpool->mutex)) {
-        ngx_http_idem_mutex_wait(&shpool->mutex);
+    ngx_pid_t     pid;
+    ngx_uint_t    n;
+    ngx_shmtx_t  *mutex;
+
+    mutex = &shpool->mutex;
+
+    if (ngx_shmtx_trylock(mutex)) {
+        return;
     }
-}
-
-
-void
-ngx_http_idem_mutex_unlock(ngx_slab_pool_t *shpool)
-{
-    ngx_shmtx_unlock(&shpool->mutex);
-}
-
-
-static void
-ngx_http_idem_mutex_wait(ngx_shmtx_t *mutex)
-{
-    ngx_pid_t   pid;
-    ngx_uint_t  n;
 
     for (n = 0; !ngx_http_idem_mutex_spin(mutex); n++) {
 
@@ -76,6 +66,13 @@ ngx_http_idem_mutex_wait(ngx_shmtx_t *mutex)
 
         ngx_msleep(1);
     }
+}
+
+
+void
+ngx_http_idem_mutex_unlock(ngx_slab_pool_t *shpool)
+{
+    ngx_shmtx_unlock(&shpool->mutex);
 }
 
 

@@ -51,7 +51,6 @@ typedef ngx_uint_t (*ngx_http_idem_links_pt)(
                              NGX_HTTP_IDEM_KIND_ITEM)
 
 
-static void ngx_http_idem_repair_undo(ngx_http_idem_records_t *z);
 static void ngx_http_idem_repair_items(
     ngx_http_idem_records_t *z, ngx_http_idem_census_t *census);
 static ngx_uint_t ngx_http_idem_repair_is_duplicate(
@@ -79,13 +78,24 @@ ngx_http_idem_zone_repair(ngx_http_idem_records_t *z)
 {
     ngx_uint_t               level;
     ngx_http_idem_zone_t    *zone;
+    ngx_http_idem_item_t    *item;
     ngx_http_idem_census_t   census;
 
     zone = z->zone;
 
     ngx_memzero(&census, sizeof(ngx_http_idem_census_t));
 
-    ngx_http_idem_repair_undo(z);
+    item = zone->undo.item;
+
+    if (item) {
+
+        /* the record is linked, or was when the change began */
+
+        ngx_memcpy(&item->expires, zone->undo.head, NGX_HTTP_IDEM_UNDO_HEAD);
+        ngx_memcpy(item->token, zone->undo.tail, NGX_HTTP_IDEM_UNDO_TAIL);
+
+        ngx_http_idem_zone_changed(z);
+    }
 
     ngx_http_idem_arena_reset(&zone->arena);
 
@@ -124,28 +134,6 @@ ngx_http_idem_zone_repair(ngx_http_idem_records_t *z)
                   &z->name, zone->records,
                   zone->states[NGX_HTTP_IDEM_IN_PROGRESS],
                   census.wrong);
-}
-
-
-static void
-ngx_http_idem_repair_undo(ngx_http_idem_records_t *z)
-{
-    ngx_http_idem_item_t  *item;
-    ngx_http_idem_undo_t  *undo;
-
-    undo = &z->zone->undo;
-    item = undo->item;
-
-    if (item == NULL) {
-        return;
-    }
-
-    /* the record is linked, or was when the change began */
-
-    ngx_memcpy(&item->expires, undo->head, NGX_HTTP_IDEM_UNDO_HEAD);
-    ngx_memcpy(item->token, undo->tail, NGX_HTTP_IDEM_UNDO_TAIL);
-
-    ngx_http_idem_zone_changed(z);
 }
 
 

@@ -146,27 +146,23 @@ ngx_http_idem_shared_init(ngx_shm_zone_t *shm_zone, void *data)
 
     s = shm_zone->data;
     s->shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
+    s->data = ngx_http_idem_shared_find(shm_zone, s->size);
 
-    head = s->shpool->data;
-
-    /* of another build: allocate a new one, since its data is short-lived */
-
-    if (head == NULL
-        || head->magic != NGX_HTTP_IDEM_SHARED_MAGIC
-        || head->size != s->size)
-    {
-        head = ngx_slab_calloc(s->shpool,
-                               NGX_HTTP_IDEM_SHARED_DATA + s->size);
-        if (head == NULL) {
-            return NGX_ERROR;
-        }
-
-        head->magic = NGX_HTTP_IDEM_SHARED_MAGIC;
-        head->size = (uint32_t) s->size;
-
-        s->shpool->data = head;
+    if (s->data) {
+        return NGX_OK;
     }
 
+    /* new, or of another build, whose data is short-lived */
+
+    head = ngx_slab_calloc(s->shpool, NGX_HTTP_IDEM_SHARED_DATA + s->size);
+    if (head == NULL) {
+        return NGX_ERROR;
+    }
+
+    head->magic = NGX_HTTP_IDEM_SHARED_MAGIC;
+    head->size = (uint32_t) s->size;
+
+    s->shpool->data = head;
     s->data = (u_char *) head + NGX_HTTP_IDEM_SHARED_DATA;
 
     return NGX_OK;
@@ -192,12 +188,12 @@ ngx_http_idem_shared_table_init(ngx_shm_zone_t *shm_zone, void *data)
 
 
 void *
-ngx_http_idem_shared_old(ngx_shm_zone_t *old, size_t size)
+ngx_http_idem_shared_find(ngx_shm_zone_t *shm_zone, size_t size)
 {
     ngx_slab_pool_t              *shpool;
     ngx_http_idem_shared_head_t  *head;
 
-    shpool = (ngx_slab_pool_t *) old->shm.addr;
+    shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
     head = shpool ? shpool->data : NULL;
 
     if (head == NULL

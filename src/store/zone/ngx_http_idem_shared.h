@@ -37,8 +37,8 @@ char *ngx_http_idem_shared_zone(ngx_conf_t *cf, ngx_http_idem_shared_t *s,
 ngx_int_t ngx_http_idem_shared_table(ngx_conf_t *cf,
     ngx_http_idem_shared_t *s, size_t size, ngx_str_t *zone);
 
-/* the structure in a zone of the previous cycle; NULL: incompatible */
-void *ngx_http_idem_shared_old(ngx_shm_zone_t *old, size_t size);
+/* the structure in a zone; NULL: there is none, or an incompatible one */
+void *ngx_http_idem_shared_find(ngx_shm_zone_t *shm_zone, size_t size);
 
 /* declares a zone of this module; NULL: it was logged why not */
 ngx_shm_zone_t *ngx_http_idem_shared_memory(ngx_conf_t *cf, ngx_str_t *zone,

@@ -293,7 +293,7 @@ ngx_http_idem_zone_store(ngx_http_idem_records_t *z,
 
     if (op->state == NGX_HTTP_IDEM_COMPLETED) {
 
-        if (ngx_http_idem_zone_write(z, item, op->response, op->size)
+        if (ngx_http_idem_zone_write(z, item, NULL, op->response, op->size, 0)
             != NGX_OK)
         {
             ngx_http_idem_zone_remove(z, item);

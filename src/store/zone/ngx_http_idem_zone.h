@@ -293,13 +293,15 @@ char *ngx_http_idem_zone_size(ngx_conf_t *cf, ngx_str_t *value,
 char *ngx_http_idem_zone_add(ngx_conf_t *cf, ngx_http_idem_records_t *z);
 
 /*
- * Check zones of the previous configuration that this one has dropped.  left()
- * iterates over them, from shared_memory.part of that cycle on; "i" is 0 at
- * first.
+ * Calls "handler" for each zone of the previous configuration that this one
+ * has dropped; dropped() is the handler for zones of records.
  */
-ngx_int_t ngx_http_idem_zones_left(ngx_conf_t *cf);
-ngx_shm_zone_t *ngx_http_idem_zone_left(ngx_conf_t *cf,
-    ngx_list_part_t **part, ngx_uint_t *i);
+typedef ngx_int_t (*ngx_http_idem_zone_left_pt)(ngx_conf_t *cf,
+    ngx_shm_zone_t *old);
+
+ngx_int_t ngx_http_idem_zones_left(ngx_conf_t *cf,
+    ngx_http_idem_zone_left_pt handler);
+ngx_int_t ngx_http_idem_zone_dropped(ngx_conf_t *cf, ngx_shm_zone_t *old);
 
 /* name of an outbox zone: "<prefix>_<store>" */
 #define NGX_HTTP_IDEM_OUTBOX_PREFIX  "idempotency_outbox"
@@ -407,10 +409,10 @@ typedef struct {
 
 /*
  * Writes about "piece" more bytes into a record in progress, which the caller
- * completes after the last.  NGX_AGAIN: there is more to write; NGX_DECLINED:
- * there is no room, and all pieces were freed.
+ * completes after the last; without a copy, all bytes.  NGX_AGAIN: there is
+ * more to write; NGX_DECLINED: there is no room, and all pieces were freed.
  */
-ngx_int_t ngx_http_idem_zone_write_piece(ngx_http_idem_records_t *z,
+ngx_int_t ngx_http_idem_zone_write(ngx_http_idem_records_t *z,
     ngx_http_idem_item_t *item, ngx_http_idem_copy_t *copy, ngx_chain_t *in,
     size_t size, size_t piece);
 
@@ -430,13 +432,6 @@ ngx_uint_t ngx_http_idem_zone_evict_pieces(ngx_http_idem_records_t *z);
     if ((item)->size) {                                                       \
         ngx_http_idem_zone_free_response(z, item);                            \
     }
-
-/*
- * Stores a response in a record that has none and is not completed yet.
- * NGX_DECLINED: there is no room.
- */
-ngx_int_t ngx_http_idem_zone_write(ngx_http_idem_records_t *z,
-    ngx_http_idem_item_t *item, ngx_chain_t *in, size_t size);
 
 /* frees the response of a record that is not completed (any more) */
 void ngx_http_idem_zone_free_response(ngx_http_idem_records_t *z,

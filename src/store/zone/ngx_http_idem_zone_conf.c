@@ -37,8 +37,6 @@ static ngx_shm_zone_t *ngx_http_idem_zone_named(ngx_cycle_t *cycle,
     ngx_str_t *name);
 static ngx_shm_zone_t *ngx_http_idem_zone_next(ngx_list_part_t **part,
     ngx_uint_t *i);
-static ngx_int_t ngx_http_idem_zone_dropped(ngx_conf_t *cf,
-    ngx_shm_zone_t *old);
 static ngx_int_t ngx_http_idem_zone_commits_lost(ngx_conf_t *cf,
     ngx_shm_zone_t *old, ngx_uint_t n);
 static ngx_uint_t ngx_http_idem_zone_unexpired(ngx_shm_zone_t *old,
@@ -248,15 +246,8 @@ ngx_http_idem_zone_create(ngx_http_idem_records_t *z)
 }
 
 
-/*
- * Zones of the previous configuration that this one does not declare, and
- * that hold data which must not be lost.  If a zone has commits that a store
- * has not accepted yet, the reload is refused.  A zone of records is kept
- * while it has unexpired records, in case a store is declared for it again.
- */
-
 ngx_int_t
-ngx_http_idem_zones_left(ngx_conf_t *cf)
+ngx_http_idem_zones_left(ngx_conf_t *cf, ngx_http_idem_zone_left_pt handler)
 {
     ngx_uint_t        i;
     ngx_shm_zone_t   *zone;
@@ -265,34 +256,18 @@ ngx_http_idem_zones_left(ngx_conf_t *cf)
     part = &cf->cycle->old_cycle->shared_memory.part;
     i = 0;
 
-    while ((zone = ngx_http_idem_zone_left(cf, &part, &i))) {
-        if (ngx_http_idem_zone_dropped(cf, zone) != NGX_OK) {
+    while ((zone = ngx_http_idem_zone_next(&part, &i))) {
+
+        if (zone->tag == ngx_http_idem_zone_tag
+            && zone->shm.addr
+            && ngx_http_idem_zone_named(cf->cycle, &zone->shm.name) == NULL
+            && handler(cf, zone) != NGX_OK)
+        {
             return NGX_ERROR;
         }
     }
 
     return NGX_OK;
-}
-
-
-/* the next zone of the previous configuration that this one has dropped */
-
-ngx_shm_zone_t *
-ngx_http_idem_zone_left(ngx_conf_t *cf, ngx_list_part_t **part, ngx_uint_t *i)
-{
-    ngx_shm_zone_t  *zone;
-
-    while ((zone = ngx_http_idem_zone_next(part, i))) {
-
-        if (zone->tag == ngx_http_idem_zone_tag
-            && zone->shm.addr
-            && ngx_http_idem_zone_named(cf->cycle, &zone->shm.name) == NULL)
-        {
-            break;
-        }
-    }
-
-    return zone;
 }
 
 
@@ -338,7 +313,13 @@ ngx_http_idem_zone_next(ngx_list_part_t **part, ngx_uint_t *i)
 }
 
 
-static ngx_int_t
+/*
+ * If a zone has commits that a store has not accepted yet, the reload is
+ * refused.  A zone of records is kept while it has unexpired records, in case
+ * a store is declared for it again.
+ */
+
+ngx_int_t
 ngx_http_idem_zone_dropped(ngx_conf_t *cf, ngx_shm_zone_t *old)
 {
     uint32_t                  full;
