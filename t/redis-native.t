@@ -90,6 +90,11 @@ our $locations = <<'_EOC_';
         idempotency_unknown_outcome  hold;
         proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
+    location /brief/ {
+        idempotency      own;
+        idempotency_ttl  5s;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
     location /nowait/ {
         idempotency       own;
         idempotency_wait  0;
@@ -528,3 +533,17 @@ app_release('a');
 is($w->read_response->status, 503, 'not kept either');
 ok(wait_for(sub { !record() }), 'given back');
 error_log_unlike(qr/a lock is given back until its record expires/, 'and not again and again');
+
+
+
+=== TEST 13: a short TTL
+Its record stays a while longer, for who waited.
+--- store: redis
+--- client
+http_post('/brief/ok', 'x', key());
+
+my ($key, $retry) = key();
+http_post('/brief/ok?op=a', 'x', $key);
+is(commands(sub { $retry = http_post('/brief/ok?op=a', 'x', $key) }), 'pttl=1 set=1', 'replay');
+is($retry->header('Idempotent-Replayed'), 'true', 'replayed');
+no_errors();
