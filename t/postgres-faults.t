@@ -743,3 +743,32 @@ error_log_like(qr/store "name": can't connect .*certificate.*127\.0\.0\.1/, 'its
 error_log_like(qr/store "password": can't connect .*password authentication failed/, 'the password');
 error_log_unlike(qr/secret|wrong/, 'which is in no log');
 $::tls->stop;
+
+
+
+=== TEST 21: a purge that gets no answer does not end the purge
+As where the server died and its address is another one's by now: nothing
+comes any more, not even a reset.
+--- store: postgres
+--- http_config eval: main::store('OWN', 'purge on every=200ms;')
+--- config eval: $::location
+--- client
+is(http_post('/ok', 'x', main::key())->status, 200, 'it works');
+
+my $purges = "SELECT pid FROM pg_stat_activity WHERE usename = 'nginx' "
+             . "AND query LIKE '%idempotency_purge(%' AND state = 'idle'";
+my $stopped;
+
+ok(wait_for(sub {
+    $stopped = $::pg->sql($purges) || return;
+    kill STOP => $stopped;
+    return 1 if $::pg->sql("$purges AND pid = $stopped");
+    kill CONT => $stopped;                      # it was at it
+    return;
+}), 'there is a session of the purge, and it answers no more');
+
+$::pg->sql('UPDATE idempotency.idempotency_keys SET forget_at = now(), '
+           . 'expires_at = now(), purge_at = now()');
+ok(wait_for(sub { $::pg->count == 0 }), 'what expires is purged by another one');
+error_log_like(qr/lost the connection to PostgreSQL .*no reply within/, 'says so');
+kill CONT => $stopped;

@@ -84,6 +84,17 @@ our $locations = <<'_EOC_';
         idempotency_unknown_outcome  hold;
         proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
+    location /held/quick/ {
+        idempotency                  own;
+        idempotency_lease            3s;
+        idempotency_unknown_outcome  hold;
+        proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /brief/ {
+        idempotency      own;
+        idempotency_ttl  5s;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
     location /nowait/ {
         idempotency       own;
         idempotency_wait  0;
@@ -496,3 +507,43 @@ for my $n (0 .. 3) {
 
 cmp_ok($quickest, '<', 0.5 + grace(), 'at once');
 ok($other->stop, 'the other leaves');
+
+
+
+=== TEST 12: a lock that was renewed while somebody waits is given back once
+The answer to the renewal came: no copy of it is on its way.
+--- store: redis
+--- client
+my $key = key();
+my $c = send_post('/held/quick/hold?op=a&status=503', 'x', $key);
+app_wait_parked('a');
+
+my $name = record();
+my $w = send_post('/held/quick/hold?op=a&status=503', 'x', $key);
+ok(wait_for(sub { $::redis->record($name)->{q} }), 'one waits');
+
+my $life = life() - 500;
+$::redis->command('PEXPIRE', $name, $life);
+ok(wait_for(sub { life() > $life }, 5), 'renewed');
+
+app_release('a');
+is($c->read_response->status, 503, 'not kept');
+is(app_wait('a', 2), 2, 'the other runs');
+app_release('a');
+is($w->read_response->status, 503, 'not kept either');
+ok(wait_for(sub { !record() }), 'given back');
+error_log_unlike(qr/a lock is given back until its record expires/, 'and not again and again');
+
+
+
+=== TEST 13: a short TTL
+Its record stays a while longer, for who waited.
+--- store: redis
+--- client
+http_post('/brief/ok', 'x', key());
+
+my ($key, $retry) = key();
+http_post('/brief/ok?op=a', 'x', $key);
+is(commands(sub { $retry = http_post('/brief/ok?op=a', 'x', $key) }), 'pttl=1 set=1', 'replay');
+is($retry->header('Idempotent-Replayed'), 'true', 'replayed');
+no_errors();

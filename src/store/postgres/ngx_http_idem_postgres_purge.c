@@ -28,6 +28,8 @@
 
 
 static void ngx_http_idem_pg_purge_handler(ngx_event_t *ev);
+static ngx_uint_t ngx_http_idem_pg_purge_silent(
+    ngx_http_idem_pg_conn_t *conn);
 
 
 void
@@ -57,14 +59,45 @@ ngx_http_idem_pg_purge_handler(ngx_event_t *ev)
 
     conn = &pg->conns[pg->nconns - 1];
 
-    if (!ngx_queue_empty(&conn->unsent) || !ngx_queue_empty(&conn->batches)
-        || ngx_http_idem_pg_call(conn, pg->store->log && !pg->purge_silent
-                                       ? NGX_HTTP_IDEM_PG_STEP_EXPIRE
-                                       : NGX_HTTP_IDEM_PG_STEP_PURGE, NULL)
-           == NULL)
-    {
-        ngx_add_timer(ev, pg->purge_every);
+    ngx_add_timer(ev, pg->purge_every);
+
+    if (ngx_http_idem_pg_purge_silent(conn)) {
+        ngx_http_idem_pg_drop(conn, "no reply within %M ms", pg->timeout);
     }
+
+    if (ngx_queue_empty(&conn->unsent) && ngx_queue_empty(&conn->batches)) {
+        (void) ngx_http_idem_pg_call(conn, pg->store->log && !pg->purge_silent
+                                           ? NGX_HTTP_IDEM_PG_STEP_EXPIRE
+                                           : NGX_HTTP_IDEM_PG_STEP_PURGE,
+                                     NULL);
+    }
+}
+
+
+/*
+ * A purge is no operation with a timeout of its own.  The server ends it after
+ * "timeout", so one without an answer for twice as long gets none.
+ */
+
+static ngx_uint_t
+ngx_http_idem_pg_purge_silent(ngx_http_idem_pg_conn_t *conn)
+{
+    ngx_queue_t               *q;
+    ngx_http_idem_pg_call_t   *call;
+    ngx_http_idem_pg_batch_t  *batch;
+
+    if (ngx_queue_empty(&conn->batches)) {
+        return 0;
+    }
+
+    q = ngx_queue_head(&conn->batches);
+    batch = ngx_queue_data(q, ngx_http_idem_pg_batch_t, queue);
+
+    q = ngx_queue_head(&batch->calls);
+    call = ngx_queue_data(q, ngx_http_idem_pg_call_t, queue);
+
+    return ngx_current_msec - call->time >= 2 * conn->pg->timeout
+           && ngx_current_msec - conn->last_read >= 2 * conn->pg->timeout;
 }
 
 
@@ -81,13 +114,10 @@ ngx_http_idem_pg_purged(ngx_http_idem_pg_t *pg, ngx_int_t removed)
         ngx_http_idem_pg_api->purged(pg->store, removed);
     }
 
-    if (pg->purge_timer.timer_set) {
-        return;
+    if (removed >= pg->purge_batch) {
+        ngx_housekeeping_within(&pg->purge_timer,
+                                NGX_HTTP_IDEM_PG_PURGE_NEXT);
     }
-
-    ngx_add_timer(&pg->purge_timer, removed >= pg->purge_batch
-                                    ? NGX_HTTP_IDEM_PG_PURGE_NEXT
-                                    : pg->purge_every);
 }
 
 

@@ -73,6 +73,10 @@
 /* how often a waiter polls a record that it can't mark, ms */
 #define NGX_HTTP_IDEM_REDIS_LOOK         1000
 
+/* waiters may hear late of a commit, and find a response that is kept this
+   long, ms */
+#define NGX_HTTP_IDEM_REDIS_WAITERS      10000
+
 
 typedef struct {
     ngx_http_idem_remote_t       remote;             /* must be first       */

@@ -28,9 +28,9 @@
  * waiter.  So a large response does not pass through Lua.
  *
  * A begin needs to know how long the record has to live if there is a cache,
- * or if records outlive their ttl by a grace period.  Then PTTL is sent
- * before it.  A record that was written between the two commands may live
- * longer than PTTL says, but not shorter.
+ * or if records outlive their ttl: by a grace period, or for waiters since the
+ * ttl is short.  Then PTTL is sent before it.  A record that was written
+ * between the two commands may live longer than PTTL says, but not shorter.
  *
  * A script is sent as a whole until the server has replied to it once on this
  * connection, and is called by its SHA-1 from then on.  If the server has
@@ -278,7 +278,10 @@ ngx_http_idem_redis_put_native(u_char *p, ngx_http_idem_redis_call_t *call)
         return ngx_http_idem_redis_put_lock(p, call);
     }
 
-    if (begin && (op->grace || op->need_left)) {
+    if (begin
+        && (op->grace || op->need_left
+            || op->ttl < NGX_HTTP_IDEM_REDIS_WAITERS))
+    {
         p = ngx_http_idem_redis_put_text(p, "*2" CRLF "$4" CRLF "PTTL" CRLF);
         p = ngx_redis_put(p, call->key, call->call.key.len);
 

@@ -59,10 +59,6 @@
 
 #define NGX_HTTP_IDEM_REDIS_ID_LEN       8
 
-/* waiters may hear late of a commit, and find a response that is kept this
-   long, ms */
-#define NGX_HTTP_IDEM_REDIS_WAITERS      10000
-
 
 static u_char *ngx_http_idem_redis_record_head(u_char *p,
     ngx_http_idem_op_t *op, ngx_uint_t state, ngx_uint_t reason,

@@ -93,7 +93,12 @@ ngx_http_idem_redis_reply_result(ngx_http_idem_redis_call_t *call,
             return rc;
         }
 
+        /* does not count as sent: it wrote nothing that might have to be
+           undone */
+
+        call->call.tries--;
         call->script = 1;
+
         return NGX_AGAIN;
     }
 
@@ -206,7 +211,6 @@ ngx_http_idem_redis_native_result(ngx_http_idem_redis_call_t *call,
     if (reply->type == REDIS_REPLY_ERROR) {
 
         if (op->kind == NGX_HTTP_IDEM_OP_BEGIN) {
-            call->call.tries--;
             call->upgrade = ngx_redis_error_is(reply, "WRONGTYPE");
         }
 
@@ -295,11 +299,6 @@ ngx_http_idem_redis_native_found(ngx_http_idem_redis_call_t *call,
     }
 
     if (!ngx_http_idem_redis_record_usable(op, record, life)) {
-
-        /* does not count as sent: it wrote nothing that might have to be
-           undone */
-
-        call->call.tries--;
         return NGX_DECLINED;
     }
 
