@@ -116,28 +116,11 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
     conf->fingerprint = NGX_CONF_UNSET_PTR;
     conf->dedupe = NGX_CONF_UNSET_PTR;
     conf->activity = NGX_CONF_UNSET;
-    conf->conflict_detail.value = NGX_CONF_UNSET_UINT;
-    conf->expired_grace.value = NGX_CONF_UNSET_UINT;
     conf->replay_json = NGX_CONF_UNSET_PTR;
-    conf->compress.value = NGX_CONF_UNSET_UINT;
-    conf->ttl.value = NGX_CONF_UNSET_UINT;
-    conf->ttl_header_max.value = NGX_CONF_UNSET_UINT;
-    conf->lease.value = NGX_CONF_UNSET_UINT;
-    conf->wait.value = NGX_CONF_UNSET_UINT;
-    conf->max_waiters.value = NGX_CONF_UNSET_UINT;
-    conf->retry_after.value = NGX_CONF_UNSET_UINT;
-    conf->max_response.value = NGX_CONF_UNSET_UINT;
     conf->keep_status = NGX_CONF_UNSET_PTR;
     conf->keep_json = NGX_CONF_UNSET_PTR;
-    conf->on_store_error.value = NGX_CONF_UNSET_UINT;
-    conf->unknown_outcome.value = NGX_CONF_UNSET_UINT;
-    conf->stream.value = NGX_CONF_UNSET_UINT;
-    conf->conflict_status.value = NGX_CONF_UNSET_UINT;
-    conf->replay_status.value = NGX_CONF_UNSET_UINT;
     conf->hide_headers = NGX_CONF_UNSET_PTR;
     conf->keep_headers = NGX_CONF_UNSET_PTR;
-    conf->headers.value = NGX_CONF_UNSET_UINT;
-    conf->error_body.value = NGX_CONF_UNSET_UINT;
     conf->dry_run = NGX_CONF_UNSET_PTR;
     conf->log = NGX_CONF_UNSET_PTR;
     conf->tenant = NGX_CONF_UNSET_PTR;
@@ -437,7 +420,7 @@ ngx_http_idem_merge_choice(ngx_http_idem_choice_t *conf,
 
     /* also the default if a variable is empty or invalid */
 
-    if (conf->value == NGX_CONF_UNSET_UINT) {
+    if (ngx_http_idem_is_unset(conf) || conf->value == NGX_CONF_UNSET_UINT) {
         conf->value = value;
     }
 }

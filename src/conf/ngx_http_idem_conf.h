@@ -476,8 +476,7 @@ extern ngx_http_idem_choices_t  ngx_http_idem_sizes;
 
 /* a directive that was not given on this level */
 
-#define ngx_http_idem_is_unset(c)                                             \
-    ((c)->value == NGX_CONF_UNSET_UINT && (c)->complex == NULL)
+#define ngx_http_idem_is_unset(c)  ((c)->choices == NULL)
 
 #define ngx_http_idem_conf_is(value, text)                                    \
     ((value)->len == sizeof(text) - 1                                         \
