@@ -363,7 +363,8 @@ sub defaults_agree {
         idempotency_key_format  => 'token min='
             . number('NGX_HTTP_IDEM_KEY_MIN') . ' max='
             . number('NGX_HTTP_IDEM_KEY_MAX') . ' quoted=optional',
-        idempotency_methods     => join(' ', function('default_names')
+        idempotency_methods     => join(' ', ($merge =~ /_methods\[\]\s*=
+                                        \s*\{(.*?)\}/xs)[0]
                                    =~ /ngx_string\("([A-Z]+)"\)/g),
         idempotency_scope       => $scope,
         idempotency_identity    => "@identity",
