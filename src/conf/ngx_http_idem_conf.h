@@ -407,6 +407,8 @@ ngx_http_idem_setter_t
 void ngx_http_idem_conf_order(ngx_conf_t *cf);
 ngx_module_t *ngx_http_idem_find_module(ngx_cycle_t *cycle, const char *name);
 void ngx_http_idem_conf_content(ngx_cycle_t *cycle, ngx_array_t *locations);
+ngx_command_t *ngx_http_idem_find_command(ngx_cycle_t *cycle,
+    const char *name, ngx_module_t **module);
 ngx_int_t ngx_http_idem_conf_pages(ngx_conf_t *cf);
 
 /* ..._conf_if.c */

@@ -159,8 +159,9 @@ ngx_http_idem_add_handler(ngx_array_t *handlers,
 void
 ngx_http_idem_modules_init(ngx_cycle_t *cycle)
 {
-    ngx_http_idem_modules.charset = ngx_http_idem_find_module(cycle,
-                                          "ngx_http_charset_filter_module");
+    ngx_http_idem_modules.charset_command =
+                         ngx_http_idem_find_command(cycle, "charset",
+                                              &ngx_http_idem_modules.charset);
     ngx_http_idem_modules.image = ngx_http_idem_find_module(cycle,
                                           "ngx_http_image_filter_module");
     ngx_http_idem_modules.perl = ngx_http_idem_find_module(cycle,

@@ -364,6 +364,7 @@ ngx_int_t ngx_http_idem_print(ngx_pool_t *pool, ngx_str_t *value,
 
 typedef struct {
     ngx_module_t              *charset;
+    ngx_command_t             *charset_command;
     ngx_module_t              *image;
     ngx_module_t              *perl;
     ngx_module_t              *slice;
