@@ -407,7 +407,7 @@ ngx_http_idem_init_process(ngx_cycle_t *cycle)
     ngx_http_idem_wait_init(cycle);
     ngx_http_idem_activity_init_process(cycle);
     ngx_http_idem_store_reserve();
-    ngx_http_idem_renew_init(cycle);
+    ngx_http_idem_renew_init();
     ngx_http_idem_store_on_expiry(ngx_http_idem_replays_read);
 
     if (ngx_http_idem_log_init_process(cycle, &mcf->logs) != NGX_OK) {
@@ -422,7 +422,7 @@ ngx_http_idem_init_process(ngx_cycle_t *cycle)
         }
     }
 
-    ngx_http_idem_stats_init_process(cycle, mcf);
+    ngx_http_idem_stats_init_process(mcf);
 
     return NGX_OK;
 }

@@ -249,7 +249,7 @@ ngx_int_t ngx_http_idem_replays_read(u_char *id, ngx_uint_t *count,
 
 /* ..._renew.c */
 
-void ngx_http_idem_renew_init(ngx_cycle_t *cycle);
+void ngx_http_idem_renew_init(void);
 ngx_int_t ngx_http_idem_renew_start(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_renew_stop(ngx_http_idem_ctx_t *ctx);
 
