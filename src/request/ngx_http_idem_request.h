@@ -515,10 +515,6 @@ ngx_int_t ngx_http_idem_body_finish(ngx_http_request_t *r,
 void ngx_http_idem_body_ready(ngx_http_request_t *r, ngx_int_t rc);
 void ngx_http_idem_body_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_body_init(void);
-
-/* an allocator for the parsers that uses no pool */
-extern const ngx_http_idem_canon_mem_t  ngx_http_idem_mem;
-
 void ngx_http_idem_body_reset(void);
 ngx_int_t ngx_http_idem_filters_check(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
