@@ -199,7 +199,7 @@ ngx_int_t ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
     ngx_uint_t wait);
 ngx_int_t ngx_http_idem_settle_op(ngx_http_idem_cover_t *cover,
     ngx_http_idem_op_t *op);
-void ngx_http_idem_settle_cleanup(ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_claims_cancel(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_release(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_abandon(ngx_http_idem_ctx_t *ctx);
 

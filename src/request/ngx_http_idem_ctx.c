@@ -21,7 +21,6 @@ static void ngx_http_idem_place_save(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_uint_t ngx_http_idem_by_error_page(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-static void ngx_http_idem_end(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_ctx_cleanup(void *data);
 static void ngx_http_idem_ctx_count(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_ctx_free(void *data);
@@ -455,23 +454,6 @@ ngx_http_idem_dry_run(ngx_http_idem_ctx_t *ctx, ngx_http_idem_status_e status)
 }
 
 
-/* cancels a begin, and releases what it acquired */
-
-void
-ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx)
-{
-    ngx_uint_t  i;
-
-    for (i = 0; i < ctx->claims.ncovers; i++) {
-        ngx_http_idem_store_cancel(&ctx->claims.covers[i].op);
-    }
-
-    ngx_http_idem_wait_end(ctx, NGX_HTTP_IDEM_WAITED_GONE);
-    ngx_http_idem_settle_cleanup(ctx);
-    ngx_http_idem_release(ctx);
-}
-
-
 /*
  * nginx runs a post_action as a part of the request: when that is through, and
  * as well when it fails or its client leaves.  The action neither begins a
@@ -506,7 +488,7 @@ ngx_http_idem_post_action(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
  * settles its locks.
  */
 
-static void
+void
 ngx_http_idem_end(ngx_http_idem_ctx_t *ctx)
 {
     switch (ctx->stage) {
@@ -516,7 +498,9 @@ ngx_http_idem_end(ngx_http_idem_ctx_t *ctx)
         break;
 
     case NGX_HTTP_IDEM_BEGIN:
-        ngx_http_idem_give_up(ctx);
+        ngx_http_idem_claims_cancel(ctx);
+        ngx_http_idem_wait_end(ctx, NGX_HTTP_IDEM_WAITED_GONE);
+        ngx_http_idem_release(ctx);
         break;
 
     case NGX_HTTP_IDEM_WAIT:
@@ -647,8 +631,6 @@ ngx_http_idem_ctx_free(void *data)
 {
     ngx_http_idem_ctx_t  *ctx = data;
 
-    ngx_uint_t  i;
-
     /* cancel everything that could still call back */
 
     ngx_http_idem_ctx_cleanup(ctx);
@@ -658,11 +640,7 @@ ngx_http_idem_ctx_free(void *data)
     ngx_http_idem_file_cleanup(ctx);
     ngx_http_idem_replay_json_cleanup(ctx);
 
-    for (i = 0; i < ctx->claims.ncovers; i++) {
-        ngx_http_idem_store_cancel(&ctx->claims.covers[i].op);
-    }
-
-    ngx_http_idem_settle_cleanup(ctx);
+    ngx_http_idem_claims_cancel(ctx);
 
     /* after the operations: a commit sends these blocks */
 

@@ -317,7 +317,7 @@ void ngx_http_idem_change_location(ngx_http_request_t *r,
 void ngx_http_idem_access_granted(ngx_http_request_t *r);
 void ngx_http_idem_enter(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_stage_e stage, const char *reason);
-void ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_end(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_no_post_action(ngx_http_request_t *r);
 void ngx_http_idem_with_post_action(ngx_http_request_t *r);
 void ngx_http_idem_post_action(ngx_http_request_t *r,
