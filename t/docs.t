@@ -496,12 +496,12 @@ sub statuses_agree {
                  =~ /status_names\[\] = \{(.*?)^\};/ms;
 
     is_deeply([ map { $_->[0] } rows($reference, 'status') ],
-              [ map { "`$_`" } $body =~ /ngx_string\("(\w+)"\)/g ],
+              [ map { "`$_`" } $body =~ /"(\w+)"/g ],
               'every $idempotency_status, and no other');
 
     # also as labels of a figure, in documents and rules
 
-    my %status = map { $_ => 1 } $body =~ /ngx_string\("(\w+)"\)/g;
+    my %status = map { $_ => 1 } $body =~ /"(\w+)"/g;
 
     for my $file ('README.md', map { s{^\Q$root\E/}{}r }
                   files("$root/docs", qr/\.md$/),

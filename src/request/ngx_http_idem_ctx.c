@@ -26,21 +26,10 @@ static void ngx_http_idem_ctx_count(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_ctx_free(void *data);
 
 
-ngx_str_t  ngx_http_idem_status_names[] = {
-    ngx_null_string,
-    ngx_string("EXECUTED"),
-    ngx_string("REPLAYED"),
-    ngx_string("CONFLICT"),
-    ngx_string("BUSY"),
-    ngx_string("TIMEOUT"),
-    ngx_string("WAITERS"),
-    ngx_string("INVALID"),
-    ngx_string("UNKNOWN"),
-    ngx_string("TOO_LARGE"),
-    ngx_string("RELEASED"),
-    ngx_string("UNAVAILABLE"),
-    ngx_string("UNPROTECTED"),
-    ngx_string("BYPASS")
+const char  *ngx_http_idem_status_names[] = {
+    "", "EXECUTED", "REPLAYED", "CONFLICT", "BUSY", "TIMEOUT", "WAITERS",
+    "INVALID", "UNKNOWN", "TOO_LARGE", "RELEASED", "UNAVAILABLE",
+    "UNPROTECTED", "BYPASS"
 };
 
 

@@ -328,7 +328,7 @@ ngx_uint_t ngx_http_idem_group(ngx_http_idem_ctx_t *ctx);
 ngx_uint_t ngx_http_idem_is_dry_run(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_dry_run(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_status_e status);
-extern ngx_str_t  ngx_http_idem_status_names[];
+extern const char  *ngx_http_idem_status_names[];
 
 /* sets $idempotency_status and the outcome in the metrics */
 #define ngx_http_idem_status(ctx, s)  ((ctx)->status = (s))
