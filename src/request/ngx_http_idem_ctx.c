@@ -280,7 +280,7 @@ ngx_http_idem_by_error_page(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 /* the header of a response that is not the holder's */
 
 ngx_int_t
-ngx_http_idem_retry_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_unheld_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     switch (ctx->stage) {
 
@@ -291,6 +291,14 @@ ngx_http_idem_retry_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     case NGX_HTTP_IDEM_REPEAT:
         return r == r->main ? ngx_http_idem_ask_header(r, ctx) : NGX_OK;
+
+    case NGX_HTTP_IDEM_PASS:
+        /*
+         * It runs without a record, as one without a key: the application
+         * can't know, and its header is not for the client either.
+         */
+        ngx_http_idem_hide_header(r, NGX_HTTP_IDEM_STORE_HEADER);
+        return NGX_OK;
 
     default:
         return NGX_OK;

@@ -322,7 +322,7 @@ void ngx_http_idem_no_post_action(ngx_http_request_t *r);
 void ngx_http_idem_with_post_action(ngx_http_request_t *r);
 void ngx_http_idem_post_action(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-ngx_int_t ngx_http_idem_retry_header(ngx_http_request_t *r,
+ngx_int_t ngx_http_idem_unheld_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_uint_t ngx_http_idem_group(ngx_http_idem_ctx_t *ctx);
 ngx_uint_t ngx_http_idem_is_dry_run(ngx_http_idem_ctx_t *ctx);
