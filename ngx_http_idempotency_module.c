@@ -347,6 +347,8 @@ ngx_http_idem_init_module(ngx_cycle_t *cycle)
         return NGX_OK;
     }
 
+    ngx_http_idem_address_init(cycle);
+
     store = mcf->stores.elts;
 
     for (i = 0; i < mcf->stores.nelts; i++) {

@@ -225,8 +225,6 @@ typedef struct {
     ngx_http_idem_activity_conf_t    activity;
     ngx_int_t                        request_body; /* variable index        */
     ngx_int_t                        request_id; /* variable index          */
-    ngx_module_t                    *realip;     /* NULL: not there         */
-    ngx_http_handler_pt              realip_handler;
     ngx_uint_t                       stats;      /* statistics are served   */
     unsigned                         any_page:1;
     unsigned                         uri_page:1;

@@ -105,8 +105,6 @@ ngx_http_idem_phases_init(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
-    ngx_http_idem_address_init(cf);
-
     if (ngx_http_idem_add_handler(preaccess, ngx_http_idem_preaccess_handler,
                                   preaccess->nelts)
         != NGX_OK)

@@ -367,6 +367,7 @@ typedef struct {
     ngx_command_t             *charset_command;
     ngx_module_t              *image;
     ngx_module_t              *perl;
+    ngx_module_t              *realip;
     ngx_module_t              *slice;
 } ngx_http_idem_modules_t;
 
@@ -418,7 +419,7 @@ ngx_int_t ngx_http_idem_redirects_read(ngx_http_request_t *r,
 
 /* ..._address.c */
 
-void ngx_http_idem_address_init(ngx_conf_t *cf);
+void ngx_http_idem_address_init(ngx_cycle_t *cycle);
 void ngx_http_idem_address_learn(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_address_ask(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
