@@ -222,7 +222,6 @@ ngx_http_idem_merge_request(ngx_http_idem_loc_conf_t *conf,
 
     if (conf->key_format == NGX_CONF_UNSET_PTR) {
         conf->key_kind = prev->key_kind;
-        conf->key_kind_text = prev->key_kind_text;
     }
 
     ngx_conf_merge_ptr_value(conf->key_format, prev->key_format,
@@ -484,7 +483,7 @@ ngx_http_idem_early(ngx_http_idem_loc_conf_t *conf)
     }
 
     if (conf->key_kind.complex
-        && !ngx_http_idem_request_only(&conf->key_kind_text))
+        && !ngx_http_idem_request_only(&conf->key_kind.complex->value))
     {
         return 0;
     }

@@ -250,7 +250,6 @@ typedef struct {
     ngx_array_t                  *keys;                  /* ..._key_source_t */
     ngx_http_idem_key_format_t   *key_format;
     ngx_http_idem_choice_t        key_kind;              /* by a variable   */
-    ngx_str_t                     key_kind_text;
     ngx_http_idem_value_t        *required;              /* NULL: off       */
     ngx_array_t                  *methods;               /* ngx_str_t       */
     ngx_array_t                  *bypass;                /* ..._value_t     */

@@ -296,7 +296,6 @@ ngx_http_idem_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         kind = NGX_HTTP_IDEM_KEY_TOKEN;
 
         ilcf->key_kind.value = kind;
-        ilcf->key_kind_text = value[1];
 
         if (ngx_http_idem_conf_choose(cf, &value[1],
                                       &ngx_http_idem_key_choices,
