@@ -352,6 +352,8 @@ ngx_http_idem_init_module(ngx_cycle_t *cycle)
         return NGX_OK;
     }
 
+    ngx_http_idem_address_init(cycle);
+
     store = mcf->stores.elts;
 
     for (i = 0; i < mcf->stores.nelts; i++) {
@@ -412,7 +414,7 @@ ngx_http_idem_init_process(ngx_cycle_t *cycle)
     ngx_http_idem_wait_init(cycle);
     ngx_http_idem_activity_init_process(cycle);
     ngx_http_idem_store_reserve();
-    ngx_http_idem_renew_init(cycle);
+    ngx_http_idem_renew_init();
     ngx_http_idem_store_replays = ngx_http_idem_replays_read;
 
     if (ngx_http_idem_log_init_process(cycle, &mcf->logs) != NGX_OK) {
@@ -427,7 +429,7 @@ ngx_http_idem_init_process(ngx_cycle_t *cycle)
         }
     }
 
-    ngx_http_idem_stats_init_process(cycle, mcf);
+    ngx_http_idem_stats_init_process(mcf);
 
     return NGX_OK;
 }

@@ -146,8 +146,8 @@ measure(const char *name, u_char *body, size_t len, size_t piece,
     rc = NGX_ERROR;
 
     for (turn = 0; turn < TURNS; turn++) {
-        j = json ? ngx_http_idem_json_create(json, &mem) : NULL;
-        f = form ? ngx_http_idem_form_create(form, &mem) : NULL;
+        j = json ? ngx_http_idem_json_create(json) : NULL;
+        f = form ? ngx_http_idem_form_create(form) : NULL;
 
         longest = total = 0;
 

@@ -363,7 +363,8 @@ sub defaults_agree {
         idempotency_key_format  => 'token min='
             . number('NGX_HTTP_IDEM_KEY_MIN') . ' max='
             . number('NGX_HTTP_IDEM_KEY_MAX') . ' quoted=optional',
-        idempotency_methods     => join(' ', function('default_names')
+        idempotency_methods     => join(' ', ($merge =~ /_methods\[\]\s*=
+                                        \s*\{(.*?)\}/xs)[0]
                                    =~ /ngx_string\("([A-Z]+)"\)/g),
         idempotency_scope       => $scope,
         idempotency_identity    => "@identity",
@@ -495,12 +496,12 @@ sub statuses_agree {
                  =~ /status_names\[\] = \{(.*?)^\};/ms;
 
     is_deeply([ map { $_->[0] } rows($reference, 'status') ],
-              [ map { "`$_`" } $body =~ /ngx_string\("(\w+)"\)/g ],
+              [ map { "`$_`" } $body =~ /"(\w+)"/g ],
               'every $idempotency_status, and no other');
 
     # also as labels of a figure, in documents and rules
 
-    my %status = map { $_ => 1 } $body =~ /ngx_string\("(\w+)"\)/g;
+    my %status = map { $_ => 1 } $body =~ /"(\w+)"/g;
 
     for my $file ('README.md', map { s{^\Q$root\E/}{}r }
                   files("$root/docs", qr/\.md$/),

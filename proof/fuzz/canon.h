@@ -20,8 +20,8 @@
 static long         allocations = -1;            /* until one fails, or -1 */
 
 
-static void *
-memory_alloc(void *data, size_t size)
+void *
+ngx_http_idem_canon_alloc(size_t size)
 {
     if (allocations == 0) {
         return NULL;
@@ -35,17 +35,11 @@ memory_alloc(void *data, size_t size)
 }
 
 
-static void
-memory_free(void *data, void *p)
+void
+ngx_http_idem_canon_free(void *p)
 {
     free(p);
 }
-
-
-static const ngx_http_idem_canon_mem_t  mem = {
-    memory_alloc, memory_free, NULL
-};
-
 
 
 #endif /* _FUZZ_CANON_H_INCLUDED_ */

@@ -30,7 +30,7 @@ walk(const ngx_http_idem_form_options_t *options, const uint8_t *p,
     ngx_int_t              rc;
     ngx_http_idem_form_t  *f;
 
-    f = ngx_http_idem_form_create(options, &mem);
+    f = ngx_http_idem_form_create(options);
     if (f == NULL) {
         return NGX_ERROR;
     }

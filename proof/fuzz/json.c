@@ -42,7 +42,7 @@ walk(const ngx_http_idem_json_options_t *options, const uint8_t *p,
     ngx_uint_t             more;
     ngx_http_idem_json_t  *j;
 
-    j = ngx_http_idem_json_create(options, &mem);
+    j = ngx_http_idem_json_create(options);
     if (j == NULL) {
         return NGX_ERROR;
     }

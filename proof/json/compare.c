@@ -35,21 +35,18 @@ static uint64_t        state;
 static unsigned long   texts, accepted, edited, different;
 
 
-static void *
-get(void *data, size_t size)
+void *
+ngx_http_idem_canon_alloc(size_t size)
 {
     return malloc(size);
 }
 
 
-static void
-put(void *data, void *p)
+void
+ngx_http_idem_canon_free(void *p)
 {
     free(p);
 }
-
-
-static ngx_http_idem_canon_mem_t  mem = { get, put, NULL };
 
 
 static unsigned
@@ -77,7 +74,7 @@ parse(const ngx_http_idem_json_parser_t *parser, const u_char *p, size_t len,
 
     ngx_http_idem_json_parser = parser;
 
-    j = ngx_http_idem_json_create(&options, &mem);
+    j = ngx_http_idem_json_create(&options);
 
     while (len) {
         n = ngx_min(piece, len);
@@ -127,7 +124,7 @@ edit(const ngx_http_idem_json_parser_t *parser, const u_char *p, size_t len,
 
     buf = malloc(ngx_http_idem_json_edit_size(&text, set, 2));
 
-    rc = ngx_http_idem_json_edit_init(&e, &text, set, 2, buf, &mem);
+    rc = ngx_http_idem_json_edit_init(&e, &text, set, 2, buf);
 
     if (rc == NGX_OK) {
         do {

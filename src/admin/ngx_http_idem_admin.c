@@ -27,6 +27,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
+#include "ngx_housekeeping.h"
 #include "admin/ngx_http_idem_admin.h"
 #include "observe/ngx_http_idem_tap.h"
 #include "response/ngx_http_idem_response.h"
@@ -586,9 +587,7 @@ ngx_http_idem_admin_cleanup(void *data)
 
     ngx_http_idem_store_cancel(&job->op);
 
-    if (job->event.timer_set) {
-        ngx_del_timer(&job->event);
-    }
+    ngx_housekeeping_stop(&job->event);
 
     if (job->pool) {
         ngx_destroy_pool(job->pool);

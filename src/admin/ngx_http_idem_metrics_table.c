@@ -23,12 +23,6 @@ static void ngx_http_idem_view_scanned(ngx_http_idem_view_t *v,
     ngx_http_idem_scanned_t *scanned);
 
 
-static const char  *ngx_http_idem_outcome_names[] = {
-    "", "EXECUTED", "REPLAYED", "CONFLICT", "BUSY", "TIMEOUT", "WAITERS",
-    "INVALID", "UNKNOWN", "TOO_LARGE", "RELEASED", "UNAVAILABLE",
-    "UNPROTECTED", "BYPASS"
-};
-
 static const char  *ngx_http_idem_result_names[] = {
     "ok", "acquired", "found", "lost", "gone", "full", "error"
 };
@@ -68,7 +62,7 @@ const char  *ngx_http_idem_state_names[] = {
         label, names, members, first, n                                       \
     }
 
-ngx_http_idem_by(outcome, "outcome", ngx_http_idem_outcome_names, NULL, 1,
+ngx_http_idem_by(outcome, "outcome", ngx_http_idem_status_names, NULL, 1,
                  NGX_HTTP_IDEM_METRICS_STATUSES);
 ngx_http_idem_by(layer, "layer", ngx_http_idem_layer_names, NULL, 0,
                  NGX_HTTP_IDEM_LAYER_N);

@@ -22,6 +22,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
+#include "ngx_housekeeping.h"
 #include "admin/ngx_http_idem_admin.h"
 
 
@@ -122,16 +123,12 @@ ngx_http_idem_scan_start(ngx_http_idem_scan_t *s,
     ngx_http_idem_store_t *store)
 {
     ngx_memzero(&s->tally, sizeof(ngx_http_idem_tally_t));
-    ngx_memzero(&s->timer, sizeof(ngx_event_t));
 
     s->running = 1;
     s->cursor_len = 0;
     s->op.store = store;
 
-    s->timer.handler = ngx_http_idem_scan_slice;
-    s->timer.data = s;
-    s->timer.log = ngx_cycle->log;
-    s->timer.cancelable = 1;
+    ngx_housekeeping_init(&s->timer, ngx_http_idem_scan_slice, s);
 
     /* later: the client waits for its response now */
 

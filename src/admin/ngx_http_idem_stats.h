@@ -49,8 +49,7 @@ void ngx_http_idem_stats_json(ngx_http_idem_text_t *t,
     ngx_http_idem_main_conf_t *mcf, ngx_uint_t history);
 
 /* ..._stats_history.c: called in each worker */
-void ngx_http_idem_stats_init_process(ngx_cycle_t *cycle,
-    ngx_http_idem_main_conf_t *mcf);
+void ngx_http_idem_stats_init_process(ngx_http_idem_main_conf_t *mcf);
 void ngx_http_idem_stats_exit_process(ngx_http_idem_main_conf_t *mcf);
 
 /* prints recent events of a store as JSON members */

@@ -16,6 +16,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
+#include "ngx_housekeeping.h"
 #include "admin/ngx_http_idem_admin.h"
 #include "admin/ngx_http_idem_metrics_table.h"
 
@@ -50,20 +51,14 @@ static ngx_event_t  ngx_http_idem_stats_event;
 
 
 void
-ngx_http_idem_stats_init_process(ngx_cycle_t *cycle,
-    ngx_http_idem_main_conf_t *mcf)
+ngx_http_idem_stats_init_process(ngx_http_idem_main_conf_t *mcf)
 {
     if (!mcf->stats) {
         return;
     }
 
-    ngx_memzero(&ngx_http_idem_stats_event, sizeof(ngx_event_t));
-
-    ngx_http_idem_stats_event.handler = ngx_http_idem_stats_tick;
-    ngx_http_idem_stats_event.data = mcf;
-    ngx_http_idem_stats_event.log = cycle->log;
-    ngx_http_idem_stats_event.cancelable = 1;
-
+    ngx_housekeeping_init(&ngx_http_idem_stats_event, ngx_http_idem_stats_tick,
+                          mcf);
     ngx_add_timer(&ngx_http_idem_stats_event, NGX_HTTP_IDEM_STATS_TICK);
 }
 

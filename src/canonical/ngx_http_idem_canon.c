@@ -18,21 +18,11 @@
 
 
 void
-ngx_http_idem_canon_init(ngx_http_idem_canon_t *c,
-    const ngx_http_idem_canon_mem_t *mem)
-{
-    ngx_memzero(c, sizeof(ngx_http_idem_canon_t));
-
-    c->mem = *mem;
-}
-
-
-void
 ngx_http_idem_canon_destroy(ngx_http_idem_canon_t *c)
 {
-    ngx_http_idem_canon_free(&c->mem, c->stack);
-    ngx_http_idem_canon_free(&c->mem, c->order);
-    ngx_http_idem_canon_free(&c->mem, c->close);
+    ngx_http_idem_canon_free(c->stack);
+    ngx_http_idem_canon_free(c->order);
+    ngx_http_idem_canon_free(c->close);
 }
 
 
@@ -78,7 +68,7 @@ ngx_http_idem_canon_put(ngx_http_idem_canon_t *c, const u_char *value)
 
     len = ngx_http_idem_canon_skip(value, 1);
 
-    if (ngx_http_idem_canon_grow(&c->mem, &c->stack, c->len, &c->size, len)
+    if (ngx_http_idem_canon_grow(&c->stack, c->len, &c->size, len)
         != NGX_OK)
     {
         return NGX_ERROR;
@@ -92,8 +82,7 @@ ngx_http_idem_canon_put(ngx_http_idem_canon_t *c, const u_char *value)
 
 
 ngx_int_t
-ngx_http_idem_canon_grow(const ngx_http_idem_canon_mem_t *mem,
-    u_char **buf, size_t len, size_t *size, size_t need)
+ngx_http_idem_canon_grow(u_char **buf, size_t len, size_t *size, size_t need)
 {
     u_char  *p;
     size_t   n;
@@ -105,14 +94,14 @@ ngx_http_idem_canon_grow(const ngx_http_idem_canon_mem_t *mem,
     n = ngx_max(*size * 2, NGX_HTTP_IDEM_CANON_STACK_MIN);
     n = ngx_max(n, len + need);
 
-    p = mem->alloc(mem->data, n);
+    p = ngx_http_idem_canon_alloc(n);
     if (p == NULL) {
         return NGX_ERROR;
     }
 
     if (*buf) {
         ngx_memcpy(p, *buf, len);
-        mem->free(mem->data, *buf);
+        ngx_http_idem_canon_free(*buf);
     }
 
     *buf = p;
@@ -123,14 +112,14 @@ ngx_http_idem_canon_grow(const ngx_http_idem_canon_mem_t *mem,
 
 
 ngx_int_t
-ngx_http_idem_canon_collect(const ngx_http_idem_canon_mem_t *mem,
-    ngx_http_idem_canon_body_t *body, size_t max, const u_char *p, size_t len)
+ngx_http_idem_canon_collect(ngx_http_idem_canon_body_t *body, size_t max,
+    const u_char *p, size_t len)
 {
     if (len > max - body->len) {
         return NGX_DECLINED;
     }
 
-    if (ngx_http_idem_canon_grow(mem, &body->data, body->len, &body->size, len)
+    if (ngx_http_idem_canon_grow(&body->data, body->len, &body->size, len)
         != NGX_OK)
     {
         return NGX_ERROR;

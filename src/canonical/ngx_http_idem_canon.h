@@ -53,40 +53,28 @@
 #define NGX_HTTP_IDEM_CANON_FORM      'q'
 
 
-/* "alloc" may fail, then it returns NULL; "free" is never given NULL */
-
-typedef struct {
-    void                        *(*alloc)(void *data, size_t size);
-    void                         (*free)(void *data, void *p);
-    void                          *data;
-} ngx_http_idem_canon_mem_t;
+/*
+ * Memory of the parsers, of no pool; the room above says from where, and tests
+ * count it.  "free" may be given NULL.
+ */
+void *ngx_http_idem_canon_alloc(size_t size);
+void ngx_http_idem_canon_free(void *p);
 
 
 /* zeroed */
 
 static ngx_inline void *
-ngx_http_idem_canon_calloc(const ngx_http_idem_canon_mem_t *mem, size_t size)
+ngx_http_idem_canon_calloc(size_t size)
 {
     void  *p;
 
-    p = mem->alloc(mem->data, size);
+    p = ngx_http_idem_canon_alloc(size);
 
     if (p) {
         ngx_memzero(p, size);
     }
 
     return p;
-}
-
-
-/* of NULL nothing is freed */
-
-static ngx_inline void
-ngx_http_idem_canon_free(const ngx_http_idem_canon_mem_t *mem, void *p)
-{
-    if (p) {
-        mem->free(mem->data, p);
-    }
 }
 
 
@@ -102,9 +90,9 @@ typedef struct {
 typedef struct ngx_http_idem_canon_close_s  ngx_http_idem_canon_close_t;
 
 
-typedef struct {
-    ngx_http_idem_canon_mem_t      mem;
+/* zeroed at first */
 
+typedef struct {
     u_char                        *stack;
     size_t                         len;       /* of the stack, in use     */
     size_t                         size;
@@ -115,8 +103,6 @@ typedef struct {
 } ngx_http_idem_canon_t;
 
 
-void ngx_http_idem_canon_init(ngx_http_idem_canon_t *c,
-    const ngx_http_idem_canon_mem_t *mem);
 void ngx_http_idem_canon_destroy(ngx_http_idem_canon_t *c);
 
 
@@ -205,12 +191,12 @@ ngx_http_idem_canon_hex(u_char ch)
  * Makes room for "need" more bytes behind the first "len" of *buf, at least
  * doubling it: for the growing buffers here and next door.
  */
-ngx_int_t ngx_http_idem_canon_grow(const ngx_http_idem_canon_mem_t *mem,
-    u_char **buf, size_t len, size_t *size, size_t need);
+ngx_int_t ngx_http_idem_canon_grow(u_char **buf, size_t len, size_t *size,
+    size_t need);
 
 /* NGX_DECLINED: it would be longer than "max" */
-ngx_int_t ngx_http_idem_canon_collect(const ngx_http_idem_canon_mem_t *mem,
-    ngx_http_idem_canon_body_t *body, size_t max, const u_char *p, size_t len);
+ngx_int_t ngx_http_idem_canon_collect(ngx_http_idem_canon_body_t *body,
+    size_t max, const u_char *p, size_t len);
 
 
 #endif /* _NGX_HTTP_IDEM_CANON_H_INCLUDED_ */

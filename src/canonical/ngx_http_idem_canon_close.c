@@ -91,8 +91,8 @@ ngx_http_idem_canon_close_start(ngx_http_idem_canon_t *c, u_char tag,
     close = c->close;
 
     if (close == NULL) {
-        close = c->mem.alloc(c->mem.data,
-                             sizeof(ngx_http_idem_canon_close_t));
+        close = ngx_http_idem_canon_alloc(
+                                        sizeof(ngx_http_idem_canon_close_t));
         if (close == NULL) {
             return NGX_ERROR;
         }
@@ -162,10 +162,10 @@ ngx_http_idem_canon_order(ngx_http_idem_canon_t *c, size_t size)
         return NGX_OK;
     }
 
-    ngx_http_idem_canon_free(&c->mem, c->order);
+    ngx_http_idem_canon_free(c->order);
 
     c->norder = ngx_max(size, NGX_HTTP_IDEM_CANON_ORDER_MIN);
-    c->order = c->mem.alloc(c->mem.data, c->norder * sizeof(uint32_t));
+    c->order = ngx_http_idem_canon_alloc(c->norder * sizeof(uint32_t));
 
     if (c->order == NULL) {
         c->norder = 0;

@@ -60,19 +60,15 @@ static ngx_int_t ngx_http_idem_form_field(ngx_http_idem_form_t *f);
 
 
 ngx_http_idem_form_t *
-ngx_http_idem_form_create(const ngx_http_idem_form_options_t *options,
-    const ngx_http_idem_canon_mem_t *mem)
+ngx_http_idem_form_create(const ngx_http_idem_form_options_t *options)
 {
     ngx_http_idem_form_t  *f;
 
-    f = ngx_http_idem_canon_calloc(mem, sizeof(ngx_http_idem_form_t));
-    if (f == NULL) {
-        return NULL;
+    f = ngx_http_idem_canon_calloc(sizeof(ngx_http_idem_form_t));
+
+    if (f) {
+        f->options = options;
     }
-
-    f->options = options;
-
-    ngx_http_idem_canon_init(&f->canon, mem);
 
     return f;
 }
@@ -82,8 +78,8 @@ ngx_int_t
 ngx_http_idem_form_feed(ngx_http_idem_form_t *f, const u_char *p, size_t len)
 {
     if (f->rc == NGX_OK && len) {
-        f->rc = ngx_http_idem_canon_collect(&f->canon.mem, &f->body,
-                                            f->options->size, p, len);
+        f->rc = ngx_http_idem_canon_collect(&f->body, f->options->size, p,
+                                            len);
     }
 
     return f->rc;
@@ -249,8 +245,7 @@ ngx_http_idem_form_group(ngx_http_idem_form_t *f)
 {
     u_char  *p, *last, *close, *dst;
 
-    if (ngx_http_idem_canon_grow(&f->canon.mem, &f->group, 0, &f->group_size,
-                                 f->len)
+    if (ngx_http_idem_canon_grow(&f->group, 0, &f->group_size, f->len)
         != NGX_OK)
     {
         return NGX_ERROR;
@@ -358,13 +353,8 @@ ngx_http_idem_form_done(ngx_http_idem_form_t *f, u_char *digest)
 void
 ngx_http_idem_form_destroy(ngx_http_idem_form_t *f)
 {
-    ngx_http_idem_canon_mem_t  mem;
-
-    mem = f->canon.mem;
-
     ngx_http_idem_canon_destroy(&f->canon);
-    ngx_http_idem_canon_free(&mem, f->body.data);
-    ngx_http_idem_canon_free(&mem, f->group);
-
-    mem.free(mem.data, f);
+    ngx_http_idem_canon_free(f->body.data);
+    ngx_http_idem_canon_free(f->group);
+    ngx_http_idem_canon_free(f);
 }

@@ -51,11 +51,10 @@ typedef struct {
 typedef struct ngx_http_idem_form_s  ngx_http_idem_form_t;
 
 
-/* NULL if there is no memory; for "mem" see canon.h */
+/* NULL if there is no memory */
 
 ngx_http_idem_form_t *ngx_http_idem_form_create(
-    const ngx_http_idem_form_options_t *options,
-    const ngx_http_idem_canon_mem_t *mem);
+    const ngx_http_idem_form_options_t *options);
 
 /*
  * As with JSON (json.h): collects a body; when all was fed, a step of what is

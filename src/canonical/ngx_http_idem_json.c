@@ -41,21 +41,20 @@ const ngx_http_idem_json_parser_t  *ngx_http_idem_json_parser =
 
 
 ngx_http_idem_json_t *
-ngx_http_idem_json_create(const ngx_http_idem_json_options_t *options,
-    const ngx_http_idem_canon_mem_t *mem)
+ngx_http_idem_json_create(const ngx_http_idem_json_options_t *options)
 {
     ngx_http_idem_json_t  *j;
 
-    j = ngx_http_idem_canon_calloc(mem, sizeof(ngx_http_idem_json_t));
+    j = ngx_http_idem_canon_calloc(sizeof(ngx_http_idem_json_t));
     if (j == NULL) {
         return NULL;
     }
 
     j->type = ngx_http_idem_json_parser;
 
-    if (ngx_http_idem_json_walk_init(&j->walk, options, mem) == NGX_OK) {
+    if (ngx_http_idem_json_walk_init(&j->walk, options) == NGX_OK) {
         j->parser = j->type->create(&ngx_http_idem_json_walk_events, &j->walk,
-                                    options->depth, mem);
+                                    options->depth);
     }
 
     if (j->parser == NULL) {
@@ -71,8 +70,8 @@ ngx_int_t
 ngx_http_idem_json_feed(ngx_http_idem_json_t *j, const u_char *p, size_t len)
 {
     if (j->rc == NGX_OK && len) {
-        j->rc = ngx_http_idem_canon_collect(&j->walk.canon.mem, &j->body,
-                                            j->walk.options->size, p, len);
+        j->rc = ngx_http_idem_canon_collect(&j->body, j->walk.options->size,
+                                            p, len);
     }
 
     return j->rc;
@@ -188,14 +187,9 @@ ngx_http_idem_json_paths(ngx_http_idem_json_t *j, ngx_str_t *paths)
 void
 ngx_http_idem_json_destroy(ngx_http_idem_json_t *j)
 {
-    ngx_http_idem_canon_mem_t  mem;
-
-    mem = j->walk.canon.mem;
-
     ngx_http_idem_json_release(j);
     ngx_http_idem_json_walk_destroy(&j->walk);
-
-    mem.free(mem.data, j);
+    ngx_http_idem_canon_free(j);
 }
 
 
@@ -209,14 +203,13 @@ ngx_http_idem_json_release(ngx_http_idem_json_t *j)
         j->parser = NULL;
     }
 
-    ngx_http_idem_canon_free(&j->walk.canon.mem, j->body.data);
+    ngx_http_idem_canon_free(j->body.data);
     j->body.data = NULL;
 }
 
 
 ngx_int_t
-ngx_http_idem_json_valid(const ngx_str_t *text,
-    const ngx_http_idem_canon_mem_t *mem)
+ngx_http_idem_json_valid(const ngx_str_t *text)
 {
     void                               *parser;
     size_t                              work;
@@ -227,7 +220,7 @@ ngx_http_idem_json_valid(const ngx_str_t *text,
 
     type = ngx_http_idem_json_parser;
 
-    parser = type->create(&none, NULL, 0, mem);
+    parser = type->create(&none, NULL, 0);
     if (parser == NULL) {
         return NGX_ERROR;
     }

@@ -115,11 +115,10 @@ typedef struct {
 typedef struct ngx_http_idem_json_s  ngx_http_idem_json_t;
 
 
-/* NULL if there is no memory; for "mem" see canon.h */
+/* NULL if there is no memory */
 
 ngx_http_idem_json_t *ngx_http_idem_json_create(
-    const ngx_http_idem_json_options_t *options,
-    const ngx_http_idem_canon_mem_t *mem);
+    const ngx_http_idem_json_options_t *options);
 
 /*
  * Collects a body.  NGX_OK; NGX_DECLINED: the body counts raw; NGX_ERROR: no
@@ -152,8 +151,7 @@ void ngx_http_idem_json_destroy(ngx_http_idem_json_t *j);
 
 /* whether a text is JSON, of any depth; the answers of json_feed() */
 
-ngx_int_t ngx_http_idem_json_valid(const ngx_str_t *text,
-    const ngx_http_idem_canon_mem_t *mem);
+ngx_int_t ngx_http_idem_json_valid(const ngx_str_t *text);
 
 
 #endif /* _NGX_HTTP_IDEM_JSON_H_INCLUDED_ */

@@ -59,7 +59,7 @@ ngx_http_idem_json_edit_size(const ngx_str_t *text,
 ngx_int_t
 ngx_http_idem_json_edit_init(ngx_http_idem_json_edit_t *e,
     const ngx_str_t *text, const ngx_http_idem_json_set_t *set,
-    ngx_uint_t nset, u_char *buf, const ngx_http_idem_canon_mem_t *mem)
+    ngx_uint_t nset, u_char *buf)
 {
     ngx_memzero(e, sizeof(ngx_http_idem_json_edit_t));
 
@@ -71,7 +71,7 @@ ngx_http_idem_json_edit_init(ngx_http_idem_json_edit_t *e,
     e->first = 1;
 
     e->parser = e->type->create(&ngx_http_idem_json_edit_events, e,
-                                NGX_HTTP_IDEM_JSON_EDIT_DEPTH, mem);
+                                NGX_HTTP_IDEM_JSON_EDIT_DEPTH);
     if (e->parser == NULL) {
         return NGX_ERROR;
     }

@@ -65,7 +65,7 @@ size_t ngx_http_idem_json_edit_size(const ngx_str_t *text,
  */
 ngx_int_t ngx_http_idem_json_edit_init(ngx_http_idem_json_edit_t *e,
     const ngx_str_t *text, const ngx_http_idem_json_set_t *set,
-    ngx_uint_t nset, u_char *buf, const ngx_http_idem_canon_mem_t *mem);
+    ngx_uint_t nset, u_char *buf);
 
 /*
  * NGX_AGAIN: there is more to do than "work", of which 1 is a few nanoseconds.

@@ -15,31 +15,30 @@
 
 
 ngx_int_t
-ngx_http_idem_json_members(ngx_http_idem_json_walk_t *w,
-    ngx_http_idem_json_member_t **members, ngx_uint_t n)
+ngx_http_idem_json_members(ngx_http_idem_json_member_t **members, ngx_uint_t n)
 {
     if (n == 0) {
         return NGX_OK;
     }
 
-    *members = ngx_http_idem_canon_calloc(&w->canon.mem,
-                                   n * sizeof(ngx_http_idem_json_member_t));
+    *members = ngx_http_idem_canon_calloc(
+                                      n * sizeof(ngx_http_idem_json_member_t));
 
     return *members ? NGX_OK : NGX_ERROR;
 }
 
 
 void
-ngx_http_idem_json_members_destroy(ngx_http_idem_json_walk_t *w,
-    ngx_http_idem_json_member_t *members, ngx_uint_t n)
+ngx_http_idem_json_members_destroy(ngx_http_idem_json_member_t *members,
+    ngx_uint_t n)
 {
     ngx_uint_t  i;
 
     for (i = 0; i < n && members; i++) {
-        ngx_http_idem_canon_free(&w->canon.mem, members[i].value.data);
+        ngx_http_idem_canon_free(members[i].value.data);
     }
 
-    ngx_http_idem_canon_free(&w->canon.mem, members);
+    ngx_http_idem_canon_free(members);
 }
 
 
@@ -48,8 +47,7 @@ ngx_http_idem_json_keep(ngx_http_idem_json_walk_t *w,
     ngx_http_idem_json_member_t *m, ngx_http_idem_json_kind_e kind,
     size_t base, const u_char *p, size_t len)
 {
-    ngx_http_idem_digest_t      d;
-    ngx_http_idem_canon_mem_t  *mem;
+    ngx_http_idem_digest_t  d;
 
     if (m->count) {
         m->count = 2;
@@ -60,9 +58,7 @@ ngx_http_idem_json_keep(ngx_http_idem_json_walk_t *w,
     m->kind = kind;
 
     if (len) {
-        mem = &w->canon.mem;
-
-        m->value.data = mem->alloc(mem->data, len);
+        m->value.data = ngx_http_idem_canon_alloc(len);
         if (m->value.data == NULL) {
             return NGX_ERROR;
         }

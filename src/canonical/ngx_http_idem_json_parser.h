@@ -51,9 +51,8 @@ typedef struct {
 
     /* "depth": of nesting that the events go on with; 0: there are none.
        NULL: no memory */
-    void       *(*create)(const ngx_http_idem_json_events_t *events,
-                          void *data, ngx_uint_t depth,
-                          const ngx_http_idem_canon_mem_t *mem);
+    void         *(*create)(const ngx_http_idem_json_events_t *events,
+                          void *data, ngx_uint_t depth);
 
     /* once; the text stays where it is until the parser is destroyed */
     ngx_int_t   (*text)(void *parser, const u_char *p, size_t len);

@@ -32,12 +32,10 @@ static int ngx_http_idem_json_paths_cmp(const void *one, const void *two);
 
 void
 ngx_http_idem_json_paths_init(ngx_http_idem_json_paths_t *pp,
-    const ngx_http_idem_json_options_t *options,
-    const ngx_http_idem_canon_mem_t *mem)
+    const ngx_http_idem_json_options_t *options)
 {
     ngx_memzero(pp, sizeof(ngx_http_idem_json_paths_t));
 
-    pp->mem = *mem;
     pp->secret = options->secret;
     pp->max = ngx_min(options->paths, 0xffff);
     pp->max_size = options->paths_size;
@@ -212,9 +210,7 @@ ngx_http_idem_json_paths_add(ngx_http_idem_json_paths_t *pp,
         return NGX_OK;
     }
 
-    if (ngx_http_idem_canon_grow(&pp->mem, &pp->buf, pp->len,
-                                 &pp->size, size)
-        != NGX_OK)
+    if (ngx_http_idem_canon_grow(&pp->buf, pp->len, &pp->size, size) != NGX_OK)
     {
         return NGX_ERROR;
     }
@@ -264,10 +260,7 @@ ngx_http_idem_json_paths_done(ngx_http_idem_json_paths_t *pp)
 {
     /* not even room for the head: this is a list too, of nothing */
 
-    if (ngx_http_idem_canon_grow(&pp->mem, &pp->buf, pp->len,
-                                 &pp->size, 0)
-        != NGX_OK)
-    {
+    if (ngx_http_idem_canon_grow(&pp->buf, pp->len, &pp->size, 0) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -283,14 +276,14 @@ ngx_http_idem_json_paths_sort(ngx_http_idem_json_paths_t *pp)
     u_char      *p, *sorted, **entries;
     ngx_uint_t   i;
 
-    entries = pp->mem.alloc(pp->mem.data, pp->n * sizeof(u_char *));
+    entries = ngx_http_idem_canon_alloc(pp->n * sizeof(u_char *));
     if (entries == NULL) {
         return NGX_ERROR;
     }
 
-    sorted = pp->mem.alloc(pp->mem.data, pp->len);
+    sorted = ngx_http_idem_canon_alloc(pp->len);
     if (sorted == NULL) {
-        pp->mem.free(pp->mem.data, entries);
+        ngx_http_idem_canon_free(entries);
         return NGX_ERROR;
     }
 
@@ -310,8 +303,8 @@ ngx_http_idem_json_paths_sort(ngx_http_idem_json_paths_t *pp)
                        ngx_http_idem_json_paths_entry(pp, entries[i]));
     }
 
-    pp->mem.free(pp->mem.data, entries);
-    pp->mem.free(pp->mem.data, pp->buf);
+    ngx_http_idem_canon_free(entries);
+    ngx_http_idem_canon_free(pp->buf);
 
     pp->buf = sorted;
     pp->size = pp->len;

@@ -53,7 +53,6 @@
 
 
 typedef struct {
-    ngx_http_idem_canon_mem_t     mem;
     const u_char                 *secret;
     ngx_uint_t                    max;
     size_t                        max_size;
@@ -78,8 +77,7 @@ typedef struct {
 /* "buf" is to be freed */
 
 void ngx_http_idem_json_paths_init(ngx_http_idem_json_paths_t *pp,
-    const ngx_http_idem_json_options_t *options,
-    const ngx_http_idem_canon_mem_t *mem);
+    const ngx_http_idem_json_options_t *options);
 
 /* the path becomes that of a child of the one that was "parent" long; the name
    of an element are the digits of its place */

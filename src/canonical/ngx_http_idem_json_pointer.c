@@ -97,8 +97,7 @@ ngx_http_idem_json_pointer_is(const ngx_str_t *pointer, ngx_uint_t n,
 
 
 ngx_int_t
-ngx_http_idem_json_track_init(ngx_http_idem_json_track_t *t,
-    const ngx_http_idem_canon_mem_t *mem)
+ngx_http_idem_json_track_init(ngx_http_idem_json_track_t *t)
 {
     ngx_uint_t  i;
 
@@ -110,7 +109,7 @@ ngx_http_idem_json_track_init(ngx_http_idem_json_track_t *t,
         t->pointers |= ngx_http_idem_json_is_pointer(&t->list[i]);
     }
 
-    t->reached = ngx_http_idem_canon_calloc(mem, t->n * sizeof(ngx_uint_t));
+    t->reached = ngx_http_idem_canon_calloc(t->n * sizeof(ngx_uint_t));
 
     return t->reached ? NGX_OK : NGX_ERROR;
 }

@@ -45,8 +45,7 @@ typedef struct {
 ngx_uint_t ngx_http_idem_json_pointer_valid(const ngx_str_t *pointer);
 
 /* "reached" is to be freed */
-ngx_int_t ngx_http_idem_json_track_init(ngx_http_idem_json_track_t *t,
-    const ngx_http_idem_canon_mem_t *mem);
+ngx_int_t ngx_http_idem_json_track_init(ngx_http_idem_json_track_t *t);
 
 /* to a member, or an element, of the container that is "depth" deep */
 void ngx_http_idem_json_track_step(ngx_http_idem_json_track_t *t,

@@ -82,17 +82,12 @@ const ngx_http_idem_json_events_t  ngx_http_idem_json_walk_events = {
 
 ngx_int_t
 ngx_http_idem_json_walk_init(ngx_http_idem_json_walk_t *w,
-    const ngx_http_idem_json_options_t *options,
-    const ngx_http_idem_canon_mem_t *mem)
+    const ngx_http_idem_json_options_t *options)
 {
-    size_t                       size;
     ngx_uint_t                   i;
     ngx_http_idem_json_track_t  *t;
 
-    ngx_memzero(w, sizeof(ngx_http_idem_json_walk_t));
-
     w->options = options;
-    ngx_http_idem_canon_init(&w->canon, mem);
 
     t = w->tracks;
 
@@ -106,37 +101,34 @@ ngx_http_idem_json_walk_init(ngx_http_idem_json_walk_t *w,
     t[NGX_HTTP_IDEM_JSON_REDACTED].list = options->redacted;
     t[NGX_HTTP_IDEM_JSON_REDACTED].n = options->nredacted;
 
-    size = options->depth * sizeof(ngx_http_idem_json_frame_t);
-
-    w->frames = mem->alloc(mem->data, size);
+    w->frames = ngx_http_idem_canon_alloc(options->depth
+                                       * sizeof(ngx_http_idem_json_frame_t));
     if (w->frames == NULL) {
         return NGX_ERROR;
     }
 
     for (i = 0; i < NGX_HTTP_IDEM_JSON_TRACKS; i++) {
-        if (ngx_http_idem_json_track_init(&t[i], mem) != NGX_OK) {
+        if (ngx_http_idem_json_track_init(&t[i]) != NGX_OK) {
             return NGX_ERROR;
         }
 
         w->pointers |= t[i].pointers;
     }
 
-    if (ngx_http_idem_json_members(w, &w->members, options->nwanted) != NGX_OK
-        || ngx_http_idem_json_members(w, &w->parts, options->nincluded)
-           != NGX_OK)
+    if (ngx_http_idem_json_members(&w->members, options->nwanted) != NGX_OK
+        || ngx_http_idem_json_members(&w->parts, options->nincluded) != NGX_OK)
     {
         return NGX_ERROR;
     }
 
     if (options->detail != NGX_HTTP_IDEM_JSON_DETAIL_OFF) {
-        size = sizeof(ngx_http_idem_json_paths_t);
-
-        w->paths = mem->alloc(mem->data, size);
+        w->paths = ngx_http_idem_canon_alloc(
+                                         sizeof(ngx_http_idem_json_paths_t));
         if (w->paths == NULL) {
             return NGX_ERROR;
         }
 
-        ngx_http_idem_json_paths_init(w->paths, options, mem);
+        ngx_http_idem_json_paths_init(w->paths, options);
     }
 
     return NGX_OK;
@@ -170,24 +162,21 @@ ngx_http_idem_json_walk_done(ngx_http_idem_json_walk_t *w, u_char *digest)
 void
 ngx_http_idem_json_walk_destroy(ngx_http_idem_json_walk_t *w)
 {
-    ngx_uint_t                  i;
-    ngx_http_idem_canon_mem_t  *mem;
+    ngx_uint_t  i;
 
-    mem = &w->canon.mem;
-
-    ngx_http_idem_json_members_destroy(w, w->members, w->options->nwanted);
-    ngx_http_idem_json_members_destroy(w, w->parts, w->options->nincluded);
+    ngx_http_idem_json_members_destroy(w->members, w->options->nwanted);
+    ngx_http_idem_json_members_destroy(w->parts, w->options->nincluded);
 
     for (i = 0; i < NGX_HTTP_IDEM_JSON_TRACKS; i++) {
-        ngx_http_idem_canon_free(mem, w->tracks[i].reached);
+        ngx_http_idem_canon_free(w->tracks[i].reached);
     }
 
     if (w->paths) {
-        ngx_http_idem_canon_free(mem, w->paths->buf);
-        ngx_http_idem_canon_free(mem, w->paths);
+        ngx_http_idem_canon_free(w->paths->buf);
+        ngx_http_idem_canon_free(w->paths);
     }
 
-    ngx_http_idem_canon_free(mem, w->frames);
+    ngx_http_idem_canon_free(w->frames);
 
     ngx_http_idem_canon_destroy(&w->canon);
 }

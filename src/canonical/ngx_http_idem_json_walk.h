@@ -78,8 +78,7 @@ extern const ngx_http_idem_json_events_t  ngx_http_idem_json_walk_events;
 /* to be destroyed even if this fails */
 
 ngx_int_t ngx_http_idem_json_walk_init(ngx_http_idem_json_walk_t *w,
-    const ngx_http_idem_json_options_t *options,
-    const ngx_http_idem_canon_mem_t *mem);
+    const ngx_http_idem_json_options_t *options);
 ngx_int_t ngx_http_idem_json_walk_done(
     ngx_http_idem_json_walk_t *w, u_char *digest);
 void ngx_http_idem_json_walk_destroy(ngx_http_idem_json_walk_t *w);
@@ -91,10 +90,10 @@ ngx_int_t ngx_http_idem_json_close_step(ngx_http_idem_json_walk_t *w,
 
 /* ..._json_members.c: values of wanted members, and of included ones */
 
-ngx_int_t ngx_http_idem_json_members(ngx_http_idem_json_walk_t *w,
-    ngx_http_idem_json_member_t **members, ngx_uint_t n);
-void ngx_http_idem_json_members_destroy(ngx_http_idem_json_walk_t *w,
-    ngx_http_idem_json_member_t *members, ngx_uint_t n);
+ngx_int_t ngx_http_idem_json_members(ngx_http_idem_json_member_t **members,
+    ngx_uint_t n);
+void ngx_http_idem_json_members_destroy(ngx_http_idem_json_member_t *members,
+    ngx_uint_t n);
 
 /* the value on top of the stack, from "base" on */
 ngx_int_t ngx_http_idem_json_keep(ngx_http_idem_json_walk_t *w,

@@ -56,7 +56,6 @@ typedef union {
 typedef struct {
     const ngx_http_idem_json_events_t  *events;
     void                               *data;
-    ngx_http_idem_canon_mem_t           mem;
 
     yajl_handle                         handle;
     ngx_queue_t                         blocks;   /* yajl's memory        */
@@ -68,8 +67,7 @@ typedef struct {
 
 
 static void *ngx_http_idem_yajl_create(
-    const ngx_http_idem_json_events_t *events, void *data, ngx_uint_t depth,
-    const ngx_http_idem_canon_mem_t *mem);
+    const ngx_http_idem_json_events_t *events, void *data, ngx_uint_t depth);
 static ngx_int_t ngx_http_idem_yajl_text(void *parser, const u_char *p,
     size_t len);
 static ngx_int_t ngx_http_idem_yajl_step(void *parser, size_t *work);
@@ -126,18 +124,17 @@ static const yajl_callbacks  ngx_http_idem_yajl_callbacks = {
 
 static void *
 ngx_http_idem_yajl_create(const ngx_http_idem_json_events_t *events,
-    void *data, ngx_uint_t depth, const ngx_http_idem_canon_mem_t *mem)
+    void *data, ngx_uint_t depth)
 {
     ngx_http_idem_yajl_t  *y;
 
-    y = ngx_http_idem_canon_calloc(mem, sizeof(ngx_http_idem_yajl_t));
+    y = ngx_http_idem_canon_calloc(sizeof(ngx_http_idem_yajl_t));
     if (y == NULL) {
         return NULL;
     }
 
     y->events = events;
     y->data = data;
-    y->mem = *mem;
     ngx_queue_init(&y->blocks);
 
     return y;
@@ -197,10 +194,7 @@ ngx_http_idem_yajl_destroy(void *parser)
 {
     ngx_http_idem_yajl_t *y = parser;
 
-    ngx_queue_t                *q;
-    ngx_http_idem_canon_mem_t   mem;
-
-    mem = y->mem;
+    ngx_queue_t  *q;
 
     /* instead of yajl_free(), which can't be called once memory ran out */
 
@@ -208,11 +202,11 @@ ngx_http_idem_yajl_destroy(void *parser)
         q = ngx_queue_head(&y->blocks);
         ngx_queue_remove(q);
 
-        mem.free(mem.data, ngx_queue_data(q, ngx_http_idem_yajl_block_t,
-                                          head.queue));
+        ngx_http_idem_canon_free(ngx_queue_data(q, ngx_http_idem_yajl_block_t,
+                                                head.queue));
     }
 
-    mem.free(mem.data, y);
+    ngx_http_idem_canon_free(y);
 }
 
 
@@ -485,8 +479,8 @@ ngx_http_idem_yajl_alloc(void *data, size_t size)
 
     ngx_http_idem_yajl_block_t  *block;
 
-    block = y->mem.alloc(y->mem.data,
-                         sizeof(ngx_http_idem_yajl_block_t) + size);
+    block = ngx_http_idem_canon_alloc(sizeof(ngx_http_idem_yajl_block_t)
+                                      + size);
     if (block == NULL) {
         longjmp(y->no_memory, 1);
     }
@@ -519,8 +513,6 @@ ngx_http_idem_yajl_realloc(void *data, void *p, size_t size)
 static void
 ngx_http_idem_yajl_free(void *data, void *p)
 {
-    ngx_http_idem_yajl_t *y = data;
-
     ngx_http_idem_yajl_block_t  *block;
 
     if (p == NULL) {
@@ -530,5 +522,5 @@ ngx_http_idem_yajl_free(void *data, void *p)
     block = (ngx_http_idem_yajl_block_t *) p - 1;
     ngx_queue_remove(&block->head.queue);
 
-    y->mem.free(y->mem.data, block);
+    ngx_http_idem_canon_free(block);
 }

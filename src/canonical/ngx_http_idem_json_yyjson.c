@@ -55,7 +55,6 @@ typedef struct {
 typedef struct {
     const ngx_http_idem_json_events_t  *events;
     void                               *data;
-    ngx_http_idem_canon_mem_t           mem;
     yyjson_alc                          alc;
 
     const u_char                       *rest;     /* of a text in pieces: */
@@ -77,8 +76,7 @@ typedef struct {
 
 
 static void *ngx_http_idem_yyjson_create(
-    const ngx_http_idem_json_events_t *events, void *data, ngx_uint_t depth,
-    const ngx_http_idem_canon_mem_t *mem);
+    const ngx_http_idem_json_events_t *events, void *data, ngx_uint_t depth);
 static ngx_int_t ngx_http_idem_yyjson_text(void *parser, const u_char *p,
     size_t len);
 static ngx_int_t ngx_http_idem_yyjson_read(ngx_http_idem_yyjson_t *y,
@@ -117,7 +115,7 @@ const ngx_http_idem_json_parser_t  ngx_http_idem_json_yyjson = {
 
 static void *
 ngx_http_idem_yyjson_create(const ngx_http_idem_json_events_t *events,
-    void *data, ngx_uint_t depth, const ngx_http_idem_canon_mem_t *mem)
+    void *data, ngx_uint_t depth)
 {
     size_t                   size;
     ngx_http_idem_yyjson_t  *y;
@@ -125,7 +123,7 @@ ngx_http_idem_yyjson_create(const ngx_http_idem_json_events_t *events,
     size = sizeof(ngx_http_idem_yyjson_t)
            + depth * sizeof(ngx_http_idem_yyjson_frame_t);
 
-    y = mem->alloc(mem->data, size);
+    y = ngx_http_idem_canon_alloc(size);
     if (y == NULL) {
         return NULL;
     }
@@ -134,14 +132,12 @@ ngx_http_idem_yyjson_create(const ngx_http_idem_json_events_t *events,
 
     y->events = events;
     y->data = data;
-    y->mem = *mem;
     y->frames = (ngx_http_idem_yyjson_frame_t *) (y + 1);
     y->nframes = depth;
 
     y->alc.malloc = ngx_http_idem_yyjson_alloc;
     y->alc.realloc = ngx_http_idem_yyjson_realloc;
     y->alc.free = ngx_http_idem_yyjson_free;
-    y->alc.ctx = &y->mem;
 
     return y;
 }
@@ -210,7 +206,7 @@ ngx_http_idem_yyjson_read(ngx_http_idem_yyjson_t *y, u_char open,
 
     len = stop - p;
 
-    if (ngx_http_idem_canon_grow(&y->mem, &y->piece, 0, &y->piece_size,
+    if (ngx_http_idem_canon_grow(&y->piece, 0, &y->piece_size,
                                  len + 4 + YYJSON_PADDING_SIZE)
         != NGX_OK)
     {
@@ -590,39 +586,30 @@ ngx_http_idem_yyjson_destroy(void *parser)
 {
     ngx_http_idem_yyjson_t *y = parser;
 
-    ngx_http_idem_canon_mem_t  mem;
-
-    mem = y->mem;
-
     yyjson_doc_free(y->doc);
 
-    ngx_http_idem_canon_free(&mem, y->piece);
-
-    mem.free(mem.data, y);
+    ngx_http_idem_canon_free(y->piece);
+    ngx_http_idem_canon_free(y);
 }
 
 
 static void *
 ngx_http_idem_yyjson_alloc(void *data, size_t size)
 {
-    ngx_http_idem_canon_mem_t *mem = data;
-
-    return mem->alloc(mem->data, size);
+    return ngx_http_idem_canon_alloc(size);
 }
 
 
 static void *
 ngx_http_idem_yyjson_realloc(void *data, void *p, size_t old, size_t size)
 {
-    ngx_http_idem_canon_mem_t *mem = data;
-
     void  *new;
 
-    new = mem->alloc(mem->data, size);
+    new = ngx_http_idem_canon_alloc(size);
 
     if (new && p) {
         ngx_memcpy(new, p, ngx_min(old, size));
-        mem->free(mem->data, p);
+        ngx_http_idem_canon_free(p);
     }
 
     return new;
@@ -632,5 +619,5 @@ ngx_http_idem_yyjson_realloc(void *data, void *p, size_t old, size_t size)
 static void
 ngx_http_idem_yyjson_free(void *data, void *p)
 {
-    ngx_http_idem_canon_free(data, p);
+    ngx_http_idem_canon_free(p);
 }

@@ -199,7 +199,7 @@ ngx_int_t ngx_http_idem_settle(ngx_http_idem_ctx_t *ctx,
     ngx_uint_t wait);
 ngx_int_t ngx_http_idem_settle_op(ngx_http_idem_cover_t *cover,
     ngx_http_idem_op_t *op);
-void ngx_http_idem_settle_cleanup(ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_claims_cancel(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_release(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_abandon(ngx_http_idem_ctx_t *ctx);
 
@@ -249,7 +249,7 @@ ngx_int_t ngx_http_idem_replays_read(u_char *id, ngx_uint_t *count,
 
 /* ..._renew.c */
 
-void ngx_http_idem_renew_init(ngx_cycle_t *cycle);
+void ngx_http_idem_renew_init(void);
 ngx_int_t ngx_http_idem_renew_start(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_renew_stop(ngx_http_idem_ctx_t *ctx);
 

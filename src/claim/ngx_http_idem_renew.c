@@ -26,6 +26,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
+#include "ngx_housekeeping.h"
 #include "request/ngx_http_idem_request.h"
 
 
@@ -49,29 +50,18 @@ static void ngx_http_idem_renewed(ngx_http_idem_op_t *op);
 static ngx_queue_t       ngx_http_idem_holders;
 static ngx_uint_t        ngx_http_idem_nholders;
 static ngx_event_t       ngx_http_idem_renewal;
-static ngx_connection_t  ngx_http_idem_renewal_dumb;
 
 
 void
-ngx_http_idem_renew_init(ngx_cycle_t *cycle)
+ngx_http_idem_renew_init(void)
 {
-    ngx_event_t  *ev;
-
     ngx_queue_init(&ngx_http_idem_holders);
     ngx_http_idem_nholders = 0;
 
     ngx_http_idem_store_suspect_loss_handler = ngx_http_idem_renew_suspected;
 
-    ngx_http_idem_renewal_dumb.fd = (ngx_socket_t) -1;
-
-    ev = &ngx_http_idem_renewal;
-
-    ngx_memzero(ev, sizeof(ngx_event_t));
-
-    ev->handler = ngx_http_idem_renew_handler;
-    ev->data = &ngx_http_idem_renewal_dumb;
-    ev->log = cycle->log;
-    ev->cancelable = 1;
+    ngx_housekeeping_init(&ngx_http_idem_renewal, ngx_http_idem_renew_handler,
+                          &ngx_http_idem_renewal);
 }
 
 

@@ -308,16 +308,18 @@ ngx_http_idem_settled(ngx_http_idem_op_t *op)
 }
 
 
-/* the request is freed: nothing is to be called for it */
+/* nothing is to be called for the request any more */
 
 void
-ngx_http_idem_settle_cleanup(ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_claims_cancel(ngx_http_idem_ctx_t *ctx)
 {
     ngx_uint_t              i;
     ngx_http_idem_cover_t  *cover;
 
     for (i = 0; i < ctx->claims.ncovers; i++) {
         cover = &ctx->claims.covers[i];
+
+        ngx_http_idem_store_cancel(&cover->op);
 
         if (cover->settling) {
             cover->settling->detached = NULL;

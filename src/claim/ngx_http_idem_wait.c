@@ -30,6 +30,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
+#include "ngx_housekeeping.h"
 #include "request/ngx_http_idem_request.h"
 
 
@@ -246,9 +247,7 @@ void
 ngx_http_idem_wait_end(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_waited_e result)
 {
-    if (ctx->wait.deadline.timer_set) {
-        ngx_del_timer(&ctx->wait.deadline);
-    }
+    ngx_housekeeping_stop(&ctx->wait.deadline);
 
     if (ctx->wait.counted) {
         ctx->wait.counted = 0;
@@ -307,10 +306,7 @@ ngx_http_idem_watch_get(ngx_http_idem_cover_t *cover)
     watch->op.data = watch;
     ngx_memcpy(watch->op.id, cover->id, NGX_HTTP_IDEM_ID_LEN);
 
-    watch->retry.handler = ngx_http_idem_watch_begin;
-    watch->retry.data = watch;
-    watch->retry.log = ngx_cycle->log;
-    watch->retry.cancelable = 1;
+    ngx_housekeeping_init(&watch->retry, ngx_http_idem_watch_begin, watch);
 
     return watch;
 }
@@ -621,14 +617,7 @@ static void
 ngx_http_idem_watch_free(ngx_http_idem_watch_t *watch)
 {
     ngx_http_idem_store_cancel(&watch->op);
-
-    if (watch->retry.posted) {
-        ngx_delete_posted_event(&watch->retry);
-    }
-
-    if (watch->retry.timer_set) {
-        ngx_del_timer(&watch->retry);
-    }
+    ngx_housekeeping_stop(&watch->retry);
 
     ngx_queue_remove(&watch->link);
     ngx_free(watch);

@@ -27,17 +27,11 @@ static char *ngx_http_idem_merge_location(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf, ngx_http_idem_loc_conf_t *prev);
 static void ngx_http_idem_merge_request(ngx_http_idem_loc_conf_t *conf,
     ngx_http_idem_loc_conf_t *prev);
-static void ngx_http_idem_merge_record(ngx_http_idem_loc_conf_t *conf,
-    ngx_http_idem_loc_conf_t *prev);
 static void ngx_http_idem_merge_response(ngx_http_idem_loc_conf_t *conf,
-    ngx_http_idem_loc_conf_t *prev);
-static void ngx_http_idem_merge_events(ngx_http_idem_loc_conf_t *conf,
     ngx_http_idem_loc_conf_t *prev);
 static char *ngx_http_idem_init_loc_conf(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
 static char *ngx_http_idem_default_values(ngx_conf_t *cf,
-    ngx_http_idem_loc_conf_t *conf);
-static char *ngx_http_idem_default_names(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
 static ngx_int_t ngx_http_idem_merge_group(ngx_conf_t *cf,
     ngx_http_idem_loc_conf_t *conf);
@@ -59,6 +53,16 @@ static ngx_http_idem_canonical_t
     ngx_http_idem_canonical_default =
 {
     NGX_HTTP_IDEM_FINGERPRINT_RAW, NULL, NULL, 0
+};
+
+
+static ngx_str_t  ngx_http_idem_methods[] = {
+    ngx_string("POST"), ngx_string("PUT"), ngx_string("PATCH"),
+    ngx_string("DELETE")
+};
+
+static ngx_array_t  ngx_http_idem_methods_default = {
+    ngx_http_idem_methods, 4, sizeof(ngx_str_t), 4, NULL
 };
 
 
@@ -116,28 +120,11 @@ ngx_http_idem_create_loc_conf(ngx_conf_t *cf)
     conf->fingerprint = NGX_CONF_UNSET_PTR;
     conf->dedupe = NGX_CONF_UNSET_PTR;
     conf->activity = NGX_CONF_UNSET;
-    conf->conflict_detail.value = NGX_CONF_UNSET_UINT;
-    conf->expired_grace.value = NGX_CONF_UNSET_UINT;
     conf->replay_json = NGX_CONF_UNSET_PTR;
-    conf->compress.value = NGX_CONF_UNSET_UINT;
-    conf->ttl.value = NGX_CONF_UNSET_UINT;
-    conf->ttl_header_max.value = NGX_CONF_UNSET_UINT;
-    conf->lease.value = NGX_CONF_UNSET_UINT;
-    conf->wait.value = NGX_CONF_UNSET_UINT;
-    conf->max_waiters.value = NGX_CONF_UNSET_UINT;
-    conf->retry_after.value = NGX_CONF_UNSET_UINT;
-    conf->max_response.value = NGX_CONF_UNSET_UINT;
     conf->keep_status = NGX_CONF_UNSET_PTR;
     conf->keep_json = NGX_CONF_UNSET_PTR;
-    conf->on_store_error.value = NGX_CONF_UNSET_UINT;
-    conf->unknown_outcome.value = NGX_CONF_UNSET_UINT;
-    conf->stream.value = NGX_CONF_UNSET_UINT;
-    conf->conflict_status.value = NGX_CONF_UNSET_UINT;
-    conf->replay_status.value = NGX_CONF_UNSET_UINT;
     conf->hide_headers = NGX_CONF_UNSET_PTR;
     conf->keep_headers = NGX_CONF_UNSET_PTR;
-    conf->headers.value = NGX_CONF_UNSET_UINT;
-    conf->error_body.value = NGX_CONF_UNSET_UINT;
     conf->dry_run = NGX_CONF_UNSET_PTR;
     conf->log = NGX_CONF_UNSET_PTR;
     conf->tenant = NGX_CONF_UNSET_PTR;
@@ -161,9 +148,7 @@ ngx_http_idem_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     }
 
     ngx_http_idem_merge_request(conf, prev);
-    ngx_http_idem_merge_record(conf, prev);
     ngx_http_idem_merge_response(conf, prev);
-    ngx_http_idem_merge_events(conf, prev);
 
     return conf->store ? ngx_http_idem_init_loc_conf(cf, conf) : NGX_CONF_OK;
 }
@@ -227,7 +212,7 @@ ngx_http_idem_merge_location(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf,
 }
 
 
-/* which requests are covered, and what tells them apart */
+/* which requests are covered, what tells them apart, the life of a record */
 
 static void
 ngx_http_idem_merge_request(ngx_http_idem_loc_conf_t *conf,
@@ -237,13 +222,13 @@ ngx_http_idem_merge_request(ngx_http_idem_loc_conf_t *conf,
 
     if (conf->key_format == NGX_CONF_UNSET_PTR) {
         conf->key_kind = prev->key_kind;
-        conf->key_kind_text = prev->key_kind_text;
     }
 
     ngx_conf_merge_ptr_value(conf->key_format, prev->key_format,
                              &ngx_http_idem_key_default);
     ngx_conf_merge_ptr_value(conf->required, prev->required, NULL);
-    ngx_conf_merge_ptr_value(conf->methods, prev->methods, NULL);
+    ngx_conf_merge_ptr_value(conf->methods, prev->methods,
+                             &ngx_http_idem_methods_default);
     ngx_conf_merge_ptr_value(conf->bypass, prev->bypass, NULL);
     ngx_conf_merge_ptr_value(conf->dry_run, prev->dry_run, NULL);
     ngx_conf_merge_ptr_value(conf->scope, prev->scope, NULL);
@@ -258,15 +243,7 @@ ngx_http_idem_merge_request(ngx_http_idem_loc_conf_t *conf,
     }
 
     ngx_conf_merge_value(conf->activity, prev->activity, 0);
-}
 
-
-/* the life of a record, and requests that find it in progress */
-
-static void
-ngx_http_idem_merge_record(ngx_http_idem_loc_conf_t *conf,
-    ngx_http_idem_loc_conf_t *prev)
-{
     ngx_http_idem_merge_choice(&conf->ttl, &prev->ttl, NGX_HTTP_IDEM_TTL);
 
     if (ngx_http_idem_is_unset(&conf->ttl_header_max)) {
@@ -291,7 +268,7 @@ ngx_http_idem_merge_record(ngx_http_idem_loc_conf_t *conf,
 }
 
 
-/* what is kept of a response, how it is replayed, and the module's answers */
+/* what is kept of a response and how it is replayed, refusals, and events */
 
 static void
 ngx_http_idem_merge_response(ngx_http_idem_loc_conf_t *conf,
@@ -335,15 +312,7 @@ ngx_http_idem_merge_response(ngx_http_idem_loc_conf_t *conf,
     ngx_http_idem_merge_choice(&conf->headers, &prev->headers, 1);
     ngx_http_idem_merge_choice(&conf->error_body, &prev->error_body, 1);
     ngx_conf_merge_ptr_value(conf->documentation, prev->documentation, NULL);
-}
 
-
-/* events, and the group of the figures */
-
-static void
-ngx_http_idem_merge_events(ngx_http_idem_loc_conf_t *conf,
-    ngx_http_idem_loc_conf_t *prev)
-{
     ngx_conf_merge_ptr_value(conf->log, prev->log, NULL);
     ngx_conf_merge_ptr_value(conf->tenant, prev->tenant, NULL);
 
@@ -372,7 +341,6 @@ ngx_http_idem_init_loc_conf(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
         || ngx_http_idem_conf_pages(cf) != NGX_OK
         || ngx_http_idem_conf_server(cf) != NGX_OK
         || ngx_http_idem_default_values(cf, conf) != NGX_CONF_OK
-        || ngx_http_idem_default_names(cf, conf) != NGX_CONF_OK
         || ngx_http_idem_body_options(cf, conf) != NGX_OK
         || ngx_http_idem_merge_group(cf, conf) != NGX_OK)
     {
@@ -437,7 +405,7 @@ ngx_http_idem_merge_choice(ngx_http_idem_choice_t *conf,
 
     /* also the default if a variable is empty or invalid */
 
-    if (conf->value == NGX_CONF_UNSET_UINT) {
+    if (ngx_http_idem_is_unset(conf) || conf->value == NGX_CONF_UNSET_UINT) {
         conf->value = value;
     }
 }
@@ -446,6 +414,7 @@ ngx_http_idem_merge_choice(ngx_http_idem_choice_t *conf,
 static char *
 ngx_http_idem_default_values(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
 {
+    ngx_str_t                   *bad;
     ngx_http_idem_key_source_t  *source;
 
     static ngx_str_t  key = ngx_string("$http_idempotency_key");
@@ -474,7 +443,11 @@ ngx_http_idem_default_values(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
         conf->scope = ngx_http_idem_conf_compiled(cf, &scope);
     }
 
-    if (conf->scope == NULL) {
+    if (conf->keep_status == NULL) {
+        conf->keep_status = ngx_http_idem_statuses(cf->pool, NULL, 0, &bad);
+    }
+
+    if (conf->scope == NULL || conf->keep_status == NULL) {
         return NGX_CONF_ERROR;
     }
 
@@ -483,34 +456,6 @@ ngx_http_idem_default_values(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
            : ngx_http_idem_conf_compile_all(cf, identity,
                                      sizeof(identity) / sizeof(identity[0]),
                                      &conf->identity);
-}
-
-
-static char *
-ngx_http_idem_default_names(ngx_conf_t *cf, ngx_http_idem_loc_conf_t *conf)
-{
-    ngx_str_t  *method, *bad;
-
-    static ngx_str_t  methods[] = {
-        ngx_string("POST"), ngx_string("PUT"), ngx_string("PATCH"),
-        ngx_string("DELETE"), ngx_null_string
-    };
-
-    if (conf->methods == NULL) {
-        for (method = methods; method->len; method++) {
-            if (ngx_http_idem_conf_part(cf, &conf->methods, method)
-                != NGX_CONF_OK)
-            {
-                return NGX_CONF_ERROR;
-            }
-        }
-    }
-
-    if (conf->keep_status == NULL) {
-        conf->keep_status = ngx_http_idem_statuses(cf->pool, NULL, 0, &bad);
-    }
-
-    return conf->keep_status ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
 
 
@@ -538,18 +483,14 @@ ngx_http_idem_early(ngx_http_idem_loc_conf_t *conf)
     }
 
     if (conf->key_kind.complex
-        && !ngx_http_idem_request_only(&conf->key_kind_text))
+        && !ngx_http_idem_request_only(&conf->key_kind.complex->value))
     {
         return 0;
     }
 
-    if (conf->bypass == NULL) {
-        return 1;
-    }
+    for (i = 0; conf->bypass && i < conf->bypass->nelts; i++) {
+        bypass = conf->bypass->elts;
 
-    bypass = conf->bypass->elts;
-
-    for (i = 0; i < conf->bypass->nelts; i++) {
         if (!ngx_http_idem_request_only(&bypass[i].text)) {
             return 0;
         }

@@ -225,8 +225,6 @@ typedef struct {
     ngx_http_idem_activity_conf_t    activity;
     ngx_int_t                        request_body; /* variable index        */
     ngx_int_t                        request_id; /* variable index          */
-    ngx_module_t                    *realip;     /* NULL: not there         */
-    ngx_http_handler_pt              realip_handler;
     ngx_uint_t                       stats;      /* statistics are served   */
     unsigned                         any_page:1;
     unsigned                         uri_page:1;
@@ -252,7 +250,6 @@ typedef struct {
     ngx_array_t                  *keys;                  /* ..._key_source_t */
     ngx_http_idem_key_format_t   *key_format;
     ngx_http_idem_choice_t        key_kind;              /* by a variable   */
-    ngx_str_t                     key_kind_text;
     ngx_http_idem_value_t        *required;              /* NULL: off       */
     ngx_array_t                  *methods;               /* ngx_str_t       */
     ngx_array_t                  *bypass;                /* ..._value_t     */
@@ -408,6 +405,8 @@ void ngx_http_idem_conf_order(ngx_conf_t *cf);
 ngx_module_t *ngx_http_idem_find_module(ngx_cycle_t *cycle, const char *name);
 ngx_int_t ngx_http_idem_conf_check_build(ngx_conf_t *cf);
 void ngx_http_idem_conf_content(ngx_cycle_t *cycle, ngx_array_t *locations);
+ngx_command_t *ngx_http_idem_find_command(ngx_cycle_t *cycle,
+    const char *name, ngx_module_t **module);
 ngx_int_t ngx_http_idem_conf_pages(ngx_conf_t *cf);
 
 /* ..._conf_if.c */
@@ -477,8 +476,7 @@ extern ngx_http_idem_choices_t  ngx_http_idem_sizes;
 
 /* a directive that was not given on this level */
 
-#define ngx_http_idem_is_unset(c)                                             \
-    ((c)->value == NGX_CONF_UNSET_UINT && (c)->complex == NULL)
+#define ngx_http_idem_is_unset(c)  ((c)->choices == NULL)
 
 #define ngx_http_idem_conf_is(value, text)                                    \
     ((value)->len == sizeof(text) - 1                                         \

@@ -216,10 +216,7 @@ ngx_http_idem_conf_replay_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return ngx_http_idem_conf_complex(cf, &value[2], &member->value);
     }
 
-    member->from.data = value[2].data + 5;
-    member->from.len = value[2].len - 5;
-
-    if (member->from.len == 0) {
+    if (!ngx_http_idem_conf_option(&value[2], "json:", &member->from)) {
         return ngx_http_idem_conf_invalid(cf, &value[2],
                              "it is \"json:\" and a member of the request's "
                              "body, or a JSON Pointer: json:/id");

@@ -25,8 +25,6 @@
 #include "conf/ngx_http_idem_conf.h"
 
 
-static ngx_command_t *ngx_http_idem_conf_find(ngx_cycle_t *cycle,
-    const char *name, ngx_module_t **module);
 static ngx_uint_t ngx_http_idem_conf_handles(ngx_http_core_loc_conf_t *clcf,
     ngx_module_t *module);
 
@@ -42,8 +40,8 @@ ngx_http_idem_conf_content(ngx_cycle_t *cycle, ngx_array_t *locations)
     ngx_http_idem_loc_conf_t   **location;
     ngx_http_upstream_conf_t    *upstream;
 
-    pass = ngx_http_idem_conf_find(cycle, "grpc_pass", &grpc);
-    ask = ngx_http_idem_conf_find(cycle, "nchan_authorize_request", &nchan);
+    pass = ngx_http_idem_find_command(cycle, "grpc_pass", &grpc);
+    ask = ngx_http_idem_find_command(cycle, "nchan_authorize_request", &nchan);
 
     if (ask && ask->set != ngx_http_set_complex_value_slot) {
         ask = NULL;
@@ -89,8 +87,10 @@ ngx_http_idem_conf_content(ngx_cycle_t *cycle, ngx_array_t *locations)
 }
 
 
-static ngx_command_t *
-ngx_http_idem_conf_find(ngx_cycle_t *cycle, const char *name,
+/* a directive of locations, and its module; NULL: there is none */
+
+ngx_command_t *
+ngx_http_idem_find_command(ngx_cycle_t *cycle, const char *name,
     ngx_module_t **module)
 {
     ngx_uint_t      i;

@@ -54,14 +54,8 @@ ngx_http_idem_conf_dedupe(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    if (cf->args->nelts == 2 && ngx_http_idem_conf_is(&value[1], "off"))
-    {
-        if (ilcf->dedupe != NGX_CONF_UNSET_PTR) {
-            return "is duplicate";
-        }
-
-        ilcf->dedupe = NULL;
-        return NGX_CONF_OK;
+    if (ngx_http_idem_conf_is_off(cf)) {
+        return ngx_http_idem_conf_list_off(cf, &ilcf->dedupe, NULL);
     }
 
     if (ilcf->dedupe == NULL) {

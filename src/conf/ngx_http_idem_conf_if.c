@@ -40,8 +40,6 @@ typedef struct {
 
 static char *ngx_http_idem_conf_if_set(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
-static ngx_command_t *ngx_http_idem_conf_command(ngx_module_t *module,
-    const char *name);
 
 
 static ngx_http_idem_watched_t  ngx_http_idem_watched[] = {
@@ -65,11 +63,9 @@ ngx_http_idem_conf_if_watch(ngx_conf_t *cf)
     ngx_command_t            *cmd;
     ngx_http_idem_watched_t  *watched;
 
-    lua = ngx_http_idem_find_module(cf->cycle, "ngx_http_lua_module");
-
     for (i = 0; i < NGX_HTTP_IDEM_WATCHED; i++) {
         watched = &ngx_http_idem_watched[i];
-        cmd = lua ? ngx_http_idem_conf_command(lua, watched->name) : NULL;
+        cmd = ngx_http_idem_find_command(cf->cycle, watched->name, &lua);
 
         watched->cmd = cmd;
 
@@ -125,21 +121,6 @@ ngx_http_idem_conf_if_set(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     return NGX_CONF_ERROR;
-}
-
-
-static ngx_command_t *
-ngx_http_idem_conf_command(ngx_module_t *module, const char *name)
-{
-    ngx_command_t  *cmd;
-
-    for (cmd = module->commands; cmd && cmd->name.len; cmd++) {
-        if (ngx_strcmp(cmd->name.data, name) == 0) {
-            return cmd;
-        }
-    }
-
-    return NULL;
 }
 
 

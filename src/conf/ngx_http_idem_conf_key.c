@@ -23,8 +23,6 @@
 static ngx_uint_t ngx_http_idem_conf_key_hyphen(ngx_str_t *value);
 static char *ngx_http_idem_conf_key_headers(ngx_conf_t *cf, ngx_str_t *value,
     ngx_array_t **headers);
-static char *ngx_http_idem_conf_key_member(ngx_conf_t *cf, ngx_str_t *value,
-    ngx_str_t *name);
 static char *ngx_http_idem_conf_key_limits(ngx_conf_t *cf,
     ngx_http_idem_key_format_t *format);
 static char *ngx_http_idem_conf_key_option(ngx_conf_t *cf,
@@ -70,7 +68,15 @@ ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
         if (ngx_strncmp(name.data, "json:", 5) == 0) {
 
-            if (ngx_http_idem_conf_key_member(cf, &name, &source->member)
+            if (!ngx_http_idem_conf_option(&name, "json:", &source->member)
+                || ngx_http_script_variables_count(&name))
+            {
+                return ngx_http_idem_conf_invalid(cf, &name,
+                             "it is \"json:\" and the name of one member, or "
+                             "a JSON Pointer as json:/a/b, without variables");
+            }
+
+            if (ngx_http_idem_conf_member(cf, &name, &source->member)
                 != NGX_CONF_OK)
             {
                 return NGX_CONF_ERROR;
@@ -175,23 +181,6 @@ ngx_http_idem_conf_key_headers(ngx_conf_t *cf, ngx_str_t *value,
     }
 
     return NGX_CONF_OK;
-}
-
-
-static char *
-ngx_http_idem_conf_key_member(ngx_conf_t *cf, ngx_str_t *value,
-    ngx_str_t *name)
-{
-    name->data = value->data + sizeof("json:") - 1;
-    name->len = value->len - (sizeof("json:") - 1);
-
-    if (name->len == 0 || ngx_http_script_variables_count(value)) {
-        return ngx_http_idem_conf_invalid(cf, value,
-                             "it is \"json:\" and the name of one member, or "
-                             "a JSON Pointer as json:/a/b, without variables");
-    }
-
-    return ngx_http_idem_conf_member(cf, value, name);
 }
 
 
@@ -307,7 +296,6 @@ ngx_http_idem_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         kind = NGX_HTTP_IDEM_KEY_TOKEN;
 
         ilcf->key_kind.value = kind;
-        ilcf->key_kind_text = value[1];
 
         if (ngx_http_idem_conf_choose(cf, &value[1],
                                       &ngx_http_idem_key_choices,

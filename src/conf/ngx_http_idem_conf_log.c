@@ -171,10 +171,7 @@ ngx_http_idem_conf_log_store(ngx_conf_t *cf, ngx_http_idem_log_t *log,
     ngx_str_t               name;
     ngx_http_idem_store_t  *store;
 
-    name.data = value->data + 6;
-    name.len = value->len - 6;
-
-    if (name.len == 0) {
+    if (!ngx_http_idem_conf_option(value, "store:", &name)) {
         return ngx_http_idem_conf_invalid(cf, value,
                              "it is \"store:<name>\", the name of an "
                              "\"idempotency_store\"");

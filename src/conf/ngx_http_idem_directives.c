@@ -245,6 +245,7 @@ ngx_http_idem_conf_choice(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     value = cf->args->elts;
+    c->value = NGX_CONF_UNSET_UINT;
 
     switch (ngx_http_idem_conf_choose(cf, &value[1], cmd->post, c)) {
 
@@ -353,7 +354,7 @@ ngx_http_idem_conf_ttl_header(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     if (cf->args->nelts == 2) {
 
         if (ngx_http_idem_conf_is(&value[1], "off")) {
-            ilcf->ttl_header_max.value = 0;
+            ilcf->ttl_header_max.choices = &ngx_http_idem_positive_times;
             return NGX_CONF_OK;
         }
 

@@ -23,6 +23,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "ngx_housekeeping.h"
 #include "observe/ngx_http_idem_log.h"
 #include "observe/ngx_http_idem_metrics.h"
 
@@ -330,10 +331,7 @@ ngx_http_idem_log_unsent(ngx_http_idem_log_t *log, const char *error)
 
     log->failed = 1;
 
-    if (log->flush.timer_set) {
-        ngx_del_timer(&log->flush);
-    }
-
+    ngx_housekeeping_stop(&log->flush);
     ngx_add_timer(&log->flush, NGX_HTTP_IDEM_LOG_AGAIN);
 }
 
@@ -601,11 +599,8 @@ ngx_http_idem_log_repeated(ngx_uint_t level, ngx_log_t *log, u_char *record,
     vacant->level = level;
     vacant->more = 0;
 
-    vacant->timer.handler = ngx_http_idem_log_repeated_handler;
-    vacant->timer.data = vacant;
-    vacant->timer.log = ngx_cycle->log;
-    vacant->timer.cancelable = 1;
-
+    ngx_housekeeping_init(&vacant->timer, ngx_http_idem_log_repeated_handler,
+                          vacant);
     ngx_add_timer(&vacant->timer, 1000);
 }
 

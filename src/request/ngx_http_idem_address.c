@@ -31,14 +31,20 @@
 
 
 static ngx_pool_cleanup_t *ngx_http_idem_address_cleanup(
-    ngx_http_request_t *r, ngx_http_idem_main_conf_t *mcf);
+    ngx_http_request_t *r);
 static ngx_uint_t ngx_http_idem_address_replaced(ngx_http_request_t *r);
 static void ngx_http_idem_address_undo(ngx_pool_cleanup_t *cln);
-static ngx_int_t ngx_http_idem_address_redo(ngx_http_request_t *r,
-    ngx_http_idem_main_conf_t *mcf);
+static ngx_int_t ngx_http_idem_address_redo(ngx_http_request_t *r);
 
 
-/* of realip; NULL until it has replaced an address in this process */
+#define ngx_http_idem_address_ctx(r)                                          \
+    (r)->ctx[ngx_http_idem_modules.realip->ctx_index]
+
+
+/* the phase handler of realip; NULL: it was not found */
+static ngx_http_handler_pt  ngx_http_idem_address_realip;
+
+/* its clean-up; NULL until it has replaced an address in this process */
 static ngx_pool_cleanup_pt  ngx_http_idem_address_handler;
 
 
@@ -48,22 +54,20 @@ static ngx_pool_cleanup_pt  ngx_http_idem_address_handler;
  */
 
 void
-ngx_http_idem_address_init(ngx_conf_t *cf)
+ngx_http_idem_address_init(ngx_cycle_t *cycle)
 {
     ngx_uint_t                  i, k;
     ngx_array_t                *read, *preaccess;
     ngx_http_handler_pt        *a, *b;
     ngx_http_core_main_conf_t  *cmcf;
-    ngx_http_idem_main_conf_t  *mcf;
 
-    mcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_idempotency_module);
-    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+    cmcf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_core_module);
 
-    mcf->realip = ngx_http_idem_find_module(cf->cycle,
-                                            "ngx_http_realip_module");
-    mcf->realip_handler = NULL;
+    ngx_http_idem_modules.realip = ngx_http_idem_find_module(cycle,
+                                          "ngx_http_realip_module");
+    ngx_http_idem_address_realip = NULL;
 
-    if (mcf->realip == NULL) {
+    if (ngx_http_idem_modules.realip == NULL) {
         return;
     }
 
@@ -77,7 +81,7 @@ ngx_http_idem_address_init(ngx_conf_t *cf)
         for (k = 0; k < preaccess->nelts; k++) {
 
             if (a[i] == b[k]) {
-                mcf->realip_handler = a[i];
+                ngx_http_idem_address_realip = a[i];
                 return;
             }
         }
@@ -90,16 +94,10 @@ ngx_http_idem_address_init(ngx_conf_t *cf)
 void
 ngx_http_idem_address_learn(ngx_http_request_t *r)
 {
-    ngx_http_idem_main_conf_t  *mcf;
-
-    if (ngx_http_idem_address_handler) {
-        return;
-    }
-
-    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
-
-    if (mcf->realip && r->ctx[mcf->realip->ctx_index]) {
-        (void) ngx_http_idem_address_cleanup(r, mcf);
+    if (ngx_http_idem_address_handler == NULL
+        && ngx_http_idem_modules.realip && ngx_http_idem_address_ctx(r))
+    {
+        (void) ngx_http_idem_address_cleanup(r);
     }
 }
 
@@ -107,13 +105,12 @@ ngx_http_idem_address_learn(ngx_http_request_t *r)
 /* the clean-up of the address that realip has replaced */
 
 static ngx_pool_cleanup_t *
-ngx_http_idem_address_cleanup(ngx_http_request_t *r,
-    ngx_http_idem_main_conf_t *mcf)
+ngx_http_idem_address_cleanup(ngx_http_request_t *r)
 {
     void                *data;
     ngx_pool_cleanup_t  *cln;
 
-    data = r->ctx[mcf->realip->ctx_index];
+    data = ngx_http_idem_address_ctx(r);
 
     for (cln = r->pool->cleanup; cln; cln = cln->next) {
 
@@ -143,19 +140,16 @@ ngx_http_idem_address_cleanup(ngx_http_request_t *r,
 ngx_int_t
 ngx_http_idem_address_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_connection_t           *c;
-    ngx_pool_cleanup_t         *cln;
-    ngx_http_idem_address_t    *own;
-    ngx_http_idem_main_conf_t  *mcf;
+    ngx_connection_t         *c;
+    ngx_pool_cleanup_t       *cln;
+    ngx_http_idem_address_t  *own;
 
-    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
-
-    if (mcf->realip == NULL) {
+    if (ngx_http_idem_modules.realip == NULL) {
         return NGX_OK;
     }
 
     c = r->connection;
-    cln = ngx_http_idem_address_cleanup(r, mcf);
+    cln = ngx_http_idem_address_cleanup(r);
 
     if (cln) {
         own = &ctx->repeat->address;
@@ -173,7 +167,7 @@ ngx_http_idem_address_ask(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_DECLINED;
     }
 
-    if (ngx_http_idem_address_redo(r, mcf) != NGX_OK) {
+    if (ngx_http_idem_address_redo(r) != NGX_OK) {
         ngx_http_idem_address_own(r, ctx);
         return NGX_ERROR;
     }
@@ -210,15 +204,14 @@ ngx_http_idem_address_undo(ngx_pool_cleanup_t *cln)
 /* what realip does before a request is in a location */
 
 static ngx_int_t
-ngx_http_idem_address_redo(ngx_http_request_t *r,
-    ngx_http_idem_main_conf_t *mcf)
+ngx_http_idem_address_redo(ngx_http_request_t *r)
 {
     void                      **loc_conf;
     ngx_int_t                   rc;
     ngx_uint_t                  internal;
     ngx_http_core_srv_conf_t   *cscf;
 
-    if (mcf->realip_handler == NULL) {
+    if (ngx_http_idem_address_realip == NULL) {
         return NGX_OK;
     }
 
@@ -227,16 +220,16 @@ ngx_http_idem_address_redo(ngx_http_request_t *r,
     loc_conf = r->loc_conf;
     internal = r->internal;
 
-    r->ctx[mcf->realip->ctx_index] = NULL;
+    ngx_http_idem_address_ctx(r) = NULL;
     r->loc_conf = cscf->ctx->loc_conf;
     r->internal = 0;
 
-    rc = mcf->realip_handler(r);
+    rc = ngx_http_idem_address_realip(r);
 
     r->loc_conf = loc_conf;
     r->internal = internal;
 
-    (void) ngx_http_idem_address_cleanup(r, mcf);
+    (void) ngx_http_idem_address_cleanup(r);
 
     return (rc == NGX_DECLINED) ? NGX_OK : NGX_ERROR;
 }
@@ -247,15 +240,13 @@ ngx_http_idem_address_redo(ngx_http_request_t *r,
 void
 ngx_http_idem_address_entered(ngx_http_request_t *r)
 {
-    ngx_pool_cleanup_t         *cln;
-    ngx_http_idem_main_conf_t  *mcf;
+    ngx_pool_cleanup_t  *cln;
 
-    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
-
-    cln = mcf->realip ? ngx_http_idem_address_cleanup(r, mcf) : NULL;
+    cln = ngx_http_idem_modules.realip ? ngx_http_idem_address_cleanup(r)
+                                       : NULL;
 
     if (cln) {
-        r->ctx[mcf->realip->ctx_index] = cln->data;
+        ngx_http_idem_address_ctx(r) = cln->data;
     }
 }
 
@@ -265,24 +256,21 @@ ngx_http_idem_address_entered(ngx_http_request_t *r)
 void
 ngx_http_idem_address_own(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_connection_t           *c;
-    ngx_pool_cleanup_t         *cln;
-    ngx_http_idem_address_t    *own;
-    ngx_http_idem_main_conf_t  *mcf;
+    ngx_connection_t         *c;
+    ngx_pool_cleanup_t       *cln;
+    ngx_http_idem_address_t  *own;
 
-    mcf = ngx_http_get_module_main_conf(r, ngx_http_idempotency_module);
-
-    if (mcf->realip == NULL) {
+    if (ngx_http_idem_modules.realip == NULL) {
         return;
     }
 
-    cln = ngx_http_idem_address_cleanup(r, mcf);
+    cln = ngx_http_idem_address_cleanup(r);
 
     if (cln) {
         ngx_http_idem_address_undo(cln);
     }
 
-    r->ctx[mcf->realip->ctx_index] = NULL;
+    ngx_http_idem_address_ctx(r) = NULL;
 
     own = &ctx->repeat->address;
 
@@ -297,5 +285,5 @@ ngx_http_idem_address_own(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     c->addr_text = own->text;
 
     own->cleanup->handler = ngx_http_idem_address_handler;
-    r->ctx[mcf->realip->ctx_index] = own->cleanup->data;
+    ngx_http_idem_address_ctx(r) = own->cleanup->data;
 }

@@ -26,8 +26,6 @@ static ngx_int_t ngx_http_idem_key(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t body);
 static ngx_uint_t ngx_http_idem_key_repeated(ngx_http_request_t *r,
     ngx_array_t *headers);
-static ngx_int_t ngx_http_idem_key_value(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_http_idem_value_t *value, ngx_uint_t body);
 static ngx_int_t ngx_http_idem_no_key(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t body);
 static ngx_int_t ngx_http_idem_key_check(ngx_http_request_t *r,
@@ -235,10 +233,18 @@ ngx_http_idem_key(ngx_http_request_t *r,
             ctx->sent_key = h->value;
 
         } else {
-            rc = ngx_http_idem_key_value(r, ctx, value, body);
+            rc = body ? ngx_http_idem_value(r, value, &ctx->sent_key)
+                      : ngx_http_idem_value_early(r, value, &ctx->sent_key);
+
+            if (rc == NGX_AGAIN) {
+                ngx_str_null(&ctx->sent_key);
+                ctx->key_in_body = 1;
+                ctx->body_variable = 1;
+                return NGX_OK;
+            }
 
             if (rc != NGX_OK) {
-                return (rc == NGX_AGAIN) ? NGX_OK : rc;
+                return NGX_HTTP_INTERNAL_SERVER_ERROR;
             }
         }
 
@@ -281,28 +287,6 @@ ngx_http_idem_key_repeated(ngx_http_request_t *r, ngx_array_t *headers)
     }
 
     return 0;
-}
-
-
-/* NGX_AGAIN if the body has to be read first */
-
-static ngx_int_t
-ngx_http_idem_key_value(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
-    ngx_http_idem_value_t *value, ngx_uint_t body)
-{
-    ngx_int_t  rc;
-
-    rc = body ? ngx_http_idem_value(r, value, &ctx->sent_key)
-              : ngx_http_idem_value_early(r, value, &ctx->sent_key);
-
-    if (rc == NGX_AGAIN) {
-        ngx_str_null(&ctx->sent_key);
-        ctx->key_in_body = 1;
-        ctx->body_variable = 1;
-        return NGX_AGAIN;
-    }
-
-    return (rc == NGX_OK) ? NGX_OK : NGX_HTTP_INTERNAL_SERVER_ERROR;
 }
 
 

@@ -43,21 +43,12 @@ static ngx_int_t ngx_http_idem_body_parse(ngx_http_idem_body_t *body);
 static ngx_int_t ngx_http_idem_body_turn(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_body_canonical(ngx_http_idem_body_t *body);
-static void *ngx_http_idem_mem_alloc(void *data, size_t size);
-static void ngx_http_idem_mem_free(void *data, void *p);
 static void ngx_http_idem_body_multipart_update(void *data,
     const u_char *p, size_t len);
 
 
 static ngx_http_request_body_filter_pt
     ngx_http_idem_next_request_body_filter;
-
-
-const ngx_http_idem_canon_mem_t  ngx_http_idem_mem = {
-    ngx_http_idem_mem_alloc,
-    ngx_http_idem_mem_free,
-    NULL
-};
 
 
 /* in this process: whether nginx calls the module's filters */
@@ -287,8 +278,7 @@ ngx_http_idem_body_parsers(ngx_http_request_t *r,
     }
 
     if (mode == NGX_HTTP_IDEM_FINGERPRINT_FORM) {
-        body->form = ngx_http_idem_form_create(&ctx->conf->form,
-                                               &ngx_http_idem_mem);
+        body->form = ngx_http_idem_form_create(&ctx->conf->form);
         if (body->form == NULL) {
             return NGX_ERROR;
         }
@@ -305,7 +295,7 @@ ngx_http_idem_body_parsers(ngx_http_request_t *r,
         }
     }
 
-    body->json = ngx_http_idem_json_create(options, &ngx_http_idem_mem);
+    body->json = ngx_http_idem_json_create(options);
 
     return body->json ? NGX_OK : NGX_ERROR;
 }
@@ -357,15 +347,15 @@ ngx_http_idem_body_secret(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 }
 
 
-static void *
-ngx_http_idem_mem_alloc(void *data, size_t size)
+void *
+ngx_http_idem_canon_alloc(size_t size)
 {
     return ngx_alloc(size, ngx_cycle->log);
 }
 
 
-static void
-ngx_http_idem_mem_free(void *data, void *p)
+void
+ngx_http_idem_canon_free(void *p)
 {
     ngx_free(p);
 }

@@ -21,27 +21,15 @@ static void ngx_http_idem_place_save(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_uint_t ngx_http_idem_by_error_page(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-static void ngx_http_idem_end(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_ctx_cleanup(void *data);
 static void ngx_http_idem_ctx_count(ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_ctx_free(void *data);
 
 
-ngx_str_t  ngx_http_idem_status_names[] = {
-    ngx_null_string,
-    ngx_string("EXECUTED"),
-    ngx_string("REPLAYED"),
-    ngx_string("CONFLICT"),
-    ngx_string("BUSY"),
-    ngx_string("TIMEOUT"),
-    ngx_string("WAITERS"),
-    ngx_string("INVALID"),
-    ngx_string("UNKNOWN"),
-    ngx_string("TOO_LARGE"),
-    ngx_string("RELEASED"),
-    ngx_string("UNAVAILABLE"),
-    ngx_string("UNPROTECTED"),
-    ngx_string("BYPASS")
+const char  *ngx_http_idem_status_names[] = {
+    "", "EXECUTED", "REPLAYED", "CONFLICT", "BUSY", "TIMEOUT", "WAITERS",
+    "INVALID", "UNKNOWN", "TOO_LARGE", "RELEASED", "UNAVAILABLE",
+    "UNPROTECTED", "BYPASS"
 };
 
 
@@ -292,7 +280,7 @@ ngx_http_idem_by_error_page(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 /* the header of a response that is not the holder's */
 
 ngx_int_t
-ngx_http_idem_retry_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+ngx_http_idem_unheld_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     switch (ctx->stage) {
 
@@ -303,6 +291,14 @@ ngx_http_idem_retry_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     case NGX_HTTP_IDEM_REPEAT:
         return r == r->main ? ngx_http_idem_ask_header(r, ctx) : NGX_OK;
+
+    case NGX_HTTP_IDEM_PASS:
+        /*
+         * It runs without a record, as one without a key: the application
+         * can't know, and its header is not for the client either.
+         */
+        ngx_http_idem_hide_header(r, NGX_HTTP_IDEM_STORE_HEADER);
+        return NGX_OK;
 
     default:
         return NGX_OK;
@@ -455,23 +451,6 @@ ngx_http_idem_dry_run(ngx_http_idem_ctx_t *ctx, ngx_http_idem_status_e status)
 }
 
 
-/* cancels a begin, and releases what it acquired */
-
-void
-ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx)
-{
-    ngx_uint_t  i;
-
-    for (i = 0; i < ctx->claims.ncovers; i++) {
-        ngx_http_idem_store_cancel(&ctx->claims.covers[i].op);
-    }
-
-    ngx_http_idem_wait_end(ctx, NGX_HTTP_IDEM_WAITED_GONE);
-    ngx_http_idem_settle_cleanup(ctx);
-    ngx_http_idem_release(ctx);
-}
-
-
 /*
  * nginx runs a post_action as a part of the request: when that is through, and
  * as well when it fails or its client leaves.  The action neither begins a
@@ -506,7 +485,7 @@ ngx_http_idem_post_action(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
  * settles its locks.
  */
 
-static void
+void
 ngx_http_idem_end(ngx_http_idem_ctx_t *ctx)
 {
     switch (ctx->stage) {
@@ -516,7 +495,9 @@ ngx_http_idem_end(ngx_http_idem_ctx_t *ctx)
         break;
 
     case NGX_HTTP_IDEM_BEGIN:
-        ngx_http_idem_give_up(ctx);
+        ngx_http_idem_claims_cancel(ctx);
+        ngx_http_idem_wait_end(ctx, NGX_HTTP_IDEM_WAITED_GONE);
+        ngx_http_idem_release(ctx);
         break;
 
     case NGX_HTTP_IDEM_WAIT:
@@ -647,8 +628,6 @@ ngx_http_idem_ctx_free(void *data)
 {
     ngx_http_idem_ctx_t  *ctx = data;
 
-    ngx_uint_t  i;
-
     /* cancel everything that could still call back */
 
     ngx_http_idem_ctx_cleanup(ctx);
@@ -658,11 +637,7 @@ ngx_http_idem_ctx_free(void *data)
     ngx_http_idem_file_cleanup(ctx);
     ngx_http_idem_replay_json_cleanup(ctx);
 
-    for (i = 0; i < ctx->claims.ncovers; i++) {
-        ngx_http_idem_store_cancel(&ctx->claims.covers[i].op);
-    }
-
-    ngx_http_idem_settle_cleanup(ctx);
+    ngx_http_idem_claims_cancel(ctx);
 
     /* after the operations: a commit sends these blocks */
 

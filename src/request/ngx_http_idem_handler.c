@@ -84,13 +84,12 @@ ngx_http_idem_preaccess_handler(ngx_http_request_t *r)
             ngx_http_idem_guard(r);
 
             ngx_http_idem_outcome_redirected(r, ctx);
+
+            return ngx_http_idem_redirect_start(r, ctx) == NGX_OK
+                   ? NGX_DECLINED : NGX_HTTP_INTERNAL_SERVER_ERROR;
         }
 
         ngx_http_idem_change_location(r, ctx);
-
-        if (ngx_http_idem_redirect_start(r, ctx) != NGX_OK) {
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;
-        }
 
         return NGX_DECLINED;
     }
@@ -300,36 +299,21 @@ static ngx_int_t
 ngx_http_idem_failed(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     ngx_int_t rc)
 {
-    if (rc < NGX_HTTP_SPECIAL_RESPONSE) {
+    if (rc < NGX_HTTP_SPECIAL_RESPONSE
+        || (ctx->stage > NGX_HTTP_IDEM_BEGIN
+            && ctx->stage != NGX_HTTP_IDEM_REPEAT))
+    {
         return rc;
     }
 
-    switch (ctx->stage) {
-
-    case NGX_HTTP_IDEM_READ_BODY:
-
-        if (rc != NGX_HTTP_INTERNAL_SERVER_ERROR) {
-            /* the client's fault */
-            return rc;
-        }
-
-        ngx_http_idem_turn_cancel(ctx->body.turn);
-        break;
-
-    case NGX_HTTP_IDEM_BEGIN:
-        ngx_http_idem_give_up(ctx);
-        break;
-
-    case NGX_HTTP_IDEM_REPEAT:
-        ngx_http_idem_ask_end(r, ctx);
-        break;
-
-    case NGX_HTTP_IDEM_ADMIT:
-        break;
-
-    default:
+    if (ctx->stage == NGX_HTTP_IDEM_READ_BODY
+        && rc != NGX_HTTP_INTERNAL_SERVER_ERROR)
+    {
+        /* the client's fault */
         return rc;
     }
+
+    ngx_http_idem_end(ctx);
 
     ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_REFUSE, "it failed");
 

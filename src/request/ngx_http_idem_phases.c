@@ -105,8 +105,6 @@ ngx_http_idem_phases_init(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
-    ngx_http_idem_address_init(cf);
-
     if (ngx_http_idem_add_handler(preaccess, ngx_http_idem_preaccess_handler,
                                   preaccess->nelts)
         != NGX_OK)
@@ -159,8 +157,9 @@ ngx_http_idem_add_handler(ngx_array_t *handlers,
 void
 ngx_http_idem_modules_init(ngx_cycle_t *cycle)
 {
-    ngx_http_idem_modules.charset = ngx_http_idem_find_module(cycle,
-                                          "ngx_http_charset_filter_module");
+    ngx_http_idem_modules.charset_command =
+                         ngx_http_idem_find_command(cycle, "charset",
+                                              &ngx_http_idem_modules.charset);
     ngx_http_idem_modules.image = ngx_http_idem_find_module(cycle,
                                           "ngx_http_image_filter_module");
     ngx_http_idem_modules.perl = ngx_http_idem_find_module(cycle,

@@ -37,8 +37,6 @@
 #include "request/ngx_http_idem_request.h"
 
 
-static ngx_int_t ngx_http_idem_redirect_save(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 static ngx_uint_t ngx_http_idem_by_page(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_errors_t *errors);
 static ngx_int_t ngx_http_idem_repeat_first(ngx_http_request_t *r,
@@ -55,17 +53,6 @@ static ngx_int_t ngx_http_idem_repeat_redirect(ngx_http_request_t *r,
 
 ngx_int_t
 ngx_http_idem_redirect_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
-{
-    if (!ngx_http_idem_at_work(ctx)) {
-        return NGX_OK;
-    }
-
-    return ngx_http_idem_redirect_save(r, ctx);
-}
-
-
-static ngx_int_t
-ngx_http_idem_redirect_save(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     ngx_http_core_loc_conf_t  *clcf;
     ngx_http_idem_redirect_t  *redirect;
@@ -128,13 +115,15 @@ ngx_http_idem_follow_redirect(ngx_http_request_t *r)
 
     if (ngx_http_idem_at_work(ctx)) {
         ngx_http_idem_outcome_redirected(r, ctx);
+
+        return ngx_http_idem_redirect_start(r, ctx);
     }
 
     if (ctx->stage == NGX_HTTP_IDEM_REPEAT) {
         ngx_http_idem_ask_redirected(r, ctx);
     }
 
-    return ngx_http_idem_redirect_start(r, ctx);
+    return NGX_OK;
 }
 
 
@@ -181,7 +170,7 @@ ngx_http_idem_redirect_end(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_http_idem_loc_conf_t  *conf;
     ngx_http_idem_redirect_t  *redirect;
 
-    if (ngx_http_idem_redirect_save(r, ctx) != NGX_OK) {
+    if (ngx_http_idem_redirect_start(r, ctx) != NGX_OK) {
         return NGX_ERROR;
     }
 

@@ -321,18 +321,18 @@ void ngx_http_idem_change_location(ngx_http_request_t *r,
 void ngx_http_idem_access_granted(ngx_http_request_t *r);
 void ngx_http_idem_enter(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_stage_e stage, const char *reason);
-void ngx_http_idem_give_up(ngx_http_idem_ctx_t *ctx);
+void ngx_http_idem_end(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_no_post_action(ngx_http_request_t *r);
 void ngx_http_idem_with_post_action(ngx_http_request_t *r);
 void ngx_http_idem_post_action(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-ngx_int_t ngx_http_idem_retry_header(ngx_http_request_t *r,
+ngx_int_t ngx_http_idem_unheld_header(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_uint_t ngx_http_idem_group(ngx_http_idem_ctx_t *ctx);
 ngx_uint_t ngx_http_idem_is_dry_run(ngx_http_idem_ctx_t *ctx);
 ngx_int_t ngx_http_idem_dry_run(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_status_e status);
-extern ngx_str_t  ngx_http_idem_status_names[];
+extern const char  *ngx_http_idem_status_names[];
 
 /* sets $idempotency_status and the outcome in the metrics */
 #define ngx_http_idem_status(ctx, s)  ((ctx)->status = (s))
@@ -368,8 +368,10 @@ ngx_int_t ngx_http_idem_print(ngx_pool_t *pool, ngx_str_t *value,
 
 typedef struct {
     ngx_module_t              *charset;
+    ngx_command_t             *charset_command;
     ngx_module_t              *image;
     ngx_module_t              *perl;
+    ngx_module_t              *realip;
     ngx_module_t              *slice;
 } ngx_http_idem_modules_t;
 
@@ -421,7 +423,7 @@ ngx_int_t ngx_http_idem_redirects_read(ngx_http_request_t *r,
 
 /* ..._address.c */
 
-void ngx_http_idem_address_init(ngx_conf_t *cf);
+void ngx_http_idem_address_init(ngx_cycle_t *cycle);
 void ngx_http_idem_address_learn(ngx_http_request_t *r);
 ngx_int_t ngx_http_idem_address_ask(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -525,10 +527,6 @@ ngx_int_t ngx_http_idem_body_finish(ngx_http_request_t *r,
 void ngx_http_idem_body_ready(ngx_http_request_t *r, ngx_int_t rc);
 void ngx_http_idem_body_cleanup(ngx_http_idem_ctx_t *ctx);
 void ngx_http_idem_body_init(void);
-
-/* an allocator for the parsers that uses no pool */
-extern const ngx_http_idem_canon_mem_t  ngx_http_idem_mem;
-
 void ngx_http_idem_body_reset(void);
 void ngx_http_idem_body_feed(ngx_http_idem_body_t *body, u_char *p,
     size_t len);

@@ -78,8 +78,8 @@ ngx_http_idem_event_write(ngx_http_idem_ctx_t *ctx,
     ngx_http_idem_event_base(ctx, &line, cover);
 
     if (ctx->status) {
-        ngx_http_idem_line_string(&line, "outcome",
-                                  &ngx_http_idem_status_names[ctx->status]);
+        ngx_http_idem_line_word(&line, "outcome",
+                                ngx_http_idem_status_names[ctx->status]);
     }
 
     if (ctx->wait.waited || event == NGX_HTTP_IDEM_EVENT_LOCK_CONTENTION) {

@@ -284,7 +284,8 @@ ngx_http_idem_variable_value(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     switch (var) {
 
     case NGX_HTTP_IDEM_VAR_STATUS:
-        *value = ngx_http_idem_status_names[ctx->status];
+        value->data = (u_char *) ngx_http_idem_status_names[ctx->status];
+        value->len = ngx_strlen(value->data);
         return NGX_OK;
 
     case NGX_HTTP_IDEM_VAR_KEY:

@@ -100,21 +100,8 @@ ngx_http_idem_covered_header(ngx_http_request_t *r)
     ctx = ngx_http_idem_get_ctx(r);
 
     if (ctx == NULL || !ngx_http_idem_at_work(ctx)) {
-        if (ctx && ngx_http_idem_retry_header(r, ctx) != NGX_OK) {
-            return NGX_ERROR;
-        }
-
-        if (ctx && ctx->stage == NGX_HTTP_IDEM_PASS) {
-
-            /*
-             * It runs without a record, as one without a key: the application
-             * can't know, and its header is not for the client either.
-             */
-
-            ngx_http_idem_hide_header(r, NGX_HTTP_IDEM_STORE_HEADER);
-        }
-
-        return ngx_http_next_header_filter(r);
+        return ctx && ngx_http_idem_unheld_header(r, ctx) != NGX_OK
+               ? NGX_ERROR : ngx_http_next_header_filter(r);
     }
 
     if (r != r->main) {

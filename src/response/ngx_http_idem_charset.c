@@ -79,20 +79,9 @@ ngx_http_idem_charset_name(ngx_http_request_t *r, ngx_str_t *name)
     ngx_http_idem_charset_t    *found;
 
     module = ngx_http_idem_modules.charset;
+    cmd = ngx_http_idem_modules.charset_command;
 
-    if (module == NULL) {
-        return NGX_DECLINED;
-    }
-
-    for (cmd = module->commands; cmd->name.len; cmd++) {
-        if (cmd->name.len == sizeof("charset") - 1
-            && ngx_strncmp(cmd->name.data, "charset", cmd->name.len) == 0)
-        {
-            break;
-        }
-    }
-
-    if (cmd->name.len == 0 || cmd->conf != NGX_HTTP_LOC_CONF_OFFSET) {
+    if (cmd == NULL) {
         return NGX_DECLINED;
     }
 

@@ -352,7 +352,7 @@ ngx_http_idem_diff_beginning(u_char *p, const ngx_str_t *text)
 static ngx_uint_t
 ngx_http_idem_diff_is_json(const ngx_str_t *text)
 {
-    return ngx_http_idem_json_valid(text, &ngx_http_idem_mem) == NGX_OK;
+    return ngx_http_idem_json_valid(text) == NGX_OK;
 }
 
 

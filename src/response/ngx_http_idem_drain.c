@@ -22,6 +22,7 @@
 #include <ngx_core.h>
 #include <ngx_http.h>
 
+#include "ngx_housekeeping.h"
 #include "request/ngx_http_idem_request.h"
 
 
@@ -160,11 +161,7 @@ ngx_http_idem_drain_timeout(ngx_event_t *ev)
 static void
 ngx_http_idem_drain_cleanup(void *data)
 {
-    ngx_event_t  *timer = data;
-
-    if (timer->timer_set) {
-        ngx_del_timer(timer);
-    }
+    ngx_housekeeping_stop(data);
 }
 
 #endif

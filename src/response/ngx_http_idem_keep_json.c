@@ -121,8 +121,7 @@ ngx_http_idem_keep_body(ngx_http_idem_ctx_t *ctx, ngx_chain_t *body)
     ngx_http_idem_keep_t       *rule;
     ngx_http_idem_json_t       *json;
 
-    json = ngx_http_idem_json_create(&ctx->conf->keep_options,
-                                     &ngx_http_idem_mem);
+    json = ngx_http_idem_json_create(&ctx->conf->keep_options);
     if (json == NULL) {
         return 1;
     }

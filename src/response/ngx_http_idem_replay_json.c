@@ -211,7 +211,7 @@ ngx_http_idem_rewrite_value(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
     /* valid JSON is set unchanged, any other text as a string */
 
-    rc = ngx_http_idem_json_valid(value, &ngx_http_idem_mem);
+    rc = ngx_http_idem_json_valid(value);
 
     return (rc == NGX_DECLINED) ? ngx_http_idem_rewrite_string(r, value) : rc;
 }
@@ -234,7 +234,7 @@ ngx_http_idem_rewrite_string(ngx_http_request_t *r, ngx_str_t *value)
                  - p;
     value->data = p;
 
-    rc = ngx_http_idem_json_valid(value, &ngx_http_idem_mem);
+    rc = ngx_http_idem_json_valid(value);
 
     if (rc == NGX_DECLINED) {
         ngx_str_set(value, "null");
@@ -380,6 +380,5 @@ ngx_http_idem_rewrite_init(ngx_http_request_t *r, ngx_http_idem_rewrite_t *w,
         return NGX_ERROR;
     }
 
-    return ngx_http_idem_json_edit_init(&w->edit, body, w->set, w->nset, p,
-                                        &ngx_http_idem_mem);
+    return ngx_http_idem_json_edit_init(&w->edit, body, w->set, w->nset, p);
 }

@@ -296,8 +296,7 @@ ngx_http_idem_is_rpc_response(ngx_str_t *data)
         return NGX_DECLINED;
     }
 
-    json = ngx_http_idem_json_create(&ngx_http_idem_rpc_options,
-                                     &ngx_http_idem_mem);
+    json = ngx_http_idem_json_create(&ngx_http_idem_rpc_options);
     if (json == NULL) {
         return NGX_ERROR;
     }

@@ -36,8 +36,8 @@ typedef struct {
 static memory_t     memory = { 0, 0, 0, -1 };
 
 
-static ngx_inline void *
-memory_alloc(void *data, size_t size)
+void *
+ngx_http_idem_canon_alloc(size_t size)
 {
     size_t  *p;
 
@@ -64,10 +64,14 @@ memory_alloc(void *data, size_t size)
 }
 
 
-static ngx_inline void
-memory_free(void *data, void *p)
+void
+ngx_http_idem_canon_free(void *p)
 {
     size_t  *size;
+
+    if (p == NULL) {
+        return;
+    }
 
     size = (size_t *) ((u_char *) p - 16);
 
@@ -76,11 +80,6 @@ memory_free(void *data, void *p)
 
     free(size);
 }
-
-
-static const ngx_http_idem_canon_mem_t  mem = {
-    memory_alloc, memory_free, NULL
-};
 
 
 

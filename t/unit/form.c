@@ -134,7 +134,7 @@ run(void *options, const void *text, size_t len, int piece, u_char *digest)
     ngx_int_t              rc, done_rc;
     ngx_http_idem_form_t  *f;
 
-    f = ngx_http_idem_form_create(options, &mem);
+    f = ngx_http_idem_form_create(options);
     if (f == NULL) {
         return NGX_ERROR;
     }

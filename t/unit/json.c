@@ -410,7 +410,7 @@ members_of(ngx_http_idem_json_options_t *options, const char *text)
     u_char                 digest[DIGEST_LEN];
     ngx_http_idem_json_t  *j;
 
-    j = ngx_http_idem_json_create(options, &mem);
+    j = ngx_http_idem_json_create(options);
 
     if (j == NULL
         || feed(feed_json, j, text, strlen(text), -1) != NGX_OK

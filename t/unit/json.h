@@ -45,7 +45,7 @@ run(void *options, const void *text, size_t len, int piece, u_char *digest)
     ngx_int_t              rc, done_rc;
     ngx_http_idem_json_t  *j;
 
-    j = ngx_http_idem_json_create(options, &mem);
+    j = ngx_http_idem_json_create(options);
     if (j == NULL) {
         return NGX_ERROR;
     }

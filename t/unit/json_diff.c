@@ -151,7 +151,7 @@ list_of(const ngx_http_idem_json_options_t *options, ngx_uint_t i,
     ngx_str_t              list;
     ngx_http_idem_json_t  *j;
 
-    j = ngx_http_idem_json_create(options, &mem);
+    j = ngx_http_idem_json_create(options);
 
     if (j == NULL
         || feed(feed_json, j, text, len, -1) != NGX_OK

@@ -52,7 +52,7 @@ edit(const void *data, size_t len, size_t work, ngx_str_t *out)
     size = ngx_http_idem_json_edit_size(&whole, set, 2);
     buf = exact(NULL, size);
 
-    rc = ngx_http_idem_json_edit_init(&e, &whole, set, 2, buf, &mem);
+    rc = ngx_http_idem_json_edit_init(&e, &whole, set, 2, buf);
 
     while (rc == NGX_OK || rc == NGX_AGAIN) {
         rc = ngx_http_idem_json_edit_step(&e, work ? work : 1 + unit_below(50),
@@ -303,22 +303,22 @@ main(void)
     test_memory();
 
     ngx_str_set(&s, "{\"a\":[1, 2]} ");
-    is(ngx_http_idem_json_valid(&s, &mem), NGX_OK, "JSON");
+    is(ngx_http_idem_json_valid(&s), NGX_OK, "JSON");
     ngx_str_set(&s, "0");
-    is(ngx_http_idem_json_valid(&s, &mem), NGX_OK, "a number");
+    is(ngx_http_idem_json_valid(&s), NGX_OK, "a number");
     ngx_str_set(&s, "{\"a\":");
-    is(ngx_http_idem_json_valid(&s, &mem), NGX_DECLINED, "no JSON");
+    is(ngx_http_idem_json_valid(&s), NGX_DECLINED, "no JSON");
     ngx_str_set(&s, "\"\xc0\xaf\"");
-    is(ngx_http_idem_json_valid(&s, &mem), NGX_DECLINED, "no UTF-8");
+    is(ngx_http_idem_json_valid(&s), NGX_DECLINED, "no UTF-8");
 
     memset(text, '[', 1000);
     memset(text + 1000, ']', 1000);
     s.data = text;
     s.len = 2000;
-    is(ngx_http_idem_json_valid(&s, &mem), NGX_OK, "1,000 levels");
+    is(ngx_http_idem_json_valid(&s), NGX_OK, "1,000 levels");
 
     s.len = 1999;
-    is(ngx_http_idem_json_valid(&s, &mem), NGX_DECLINED, "one that is open");
+    is(ngx_http_idem_json_valid(&s), NGX_DECLINED, "one that is open");
 
     ok(memory.blocks == 0, "nothing is left of that");
 

@@ -159,7 +159,7 @@ test_diffs(ngx_http_idem_json_options_t *options, const char *name)
         same = equal(a, b, options);
 
         for (k = 0; k < 2; k++) {
-            j[k] = ngx_http_idem_json_create(options, &mem);
+            j[k] = ngx_http_idem_json_create(options);
 
             (void) feed(feed_json, j[k], texts[k], len[k], -1);
             (void) ngx_http_idem_json_done(j[k], digest);

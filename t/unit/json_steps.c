@@ -60,7 +60,7 @@ json(const char *name, size_t len, ngx_uint_t unordered, ngx_uint_t closes)
 
     ok(run(&options, body, len, len, once) == NGX_OK, "%s: at once", name);
 
-    j = ngx_http_idem_json_create(&options, &mem);
+    j = ngx_http_idem_json_create(&options);
     work = 0;
 
     for (i = 0; i < len; i += n) {
@@ -87,7 +87,7 @@ json(const char *name, size_t len, ngx_uint_t unordered, ngx_uint_t closes)
 
     /* left in the middle of it */
 
-    j = ngx_http_idem_json_create(&options, &mem);
+    j = ngx_http_idem_json_create(&options);
     (void) ngx_http_idem_json_feed(j, body, len);
     (void) ngx_http_idem_json_work(j, 1);
     ngx_http_idem_json_destroy(j);
@@ -107,12 +107,12 @@ form(const char *name, size_t len)
     ngx_memzero(&options, sizeof(options));
     options.size = NGX_HTTP_IDEM_FORM_SIZE;
 
-    f = ngx_http_idem_form_create(&options, &mem);
+    f = ngx_http_idem_form_create(&options);
     (void) ngx_http_idem_form_feed(f, body, len);
     ok(ngx_http_idem_form_done(f, once) == NGX_OK, "%s: at once", name);
     ngx_http_idem_form_destroy(f);
 
-    f = ngx_http_idem_form_create(&options, &mem);
+    f = ngx_http_idem_form_create(&options);
     (void) ngx_http_idem_form_feed(f, body, len);
 
     for (work = 0; ngx_http_idem_form_work(f, WORK) == NGX_AGAIN; work++) {
