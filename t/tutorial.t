@@ -144,7 +144,7 @@ sub readme {
 
     # those that stand alone have a place to fill in
 
-    push @lines, slurp('README.md') =~ s/^```.*?^```$//msgr
+    push @lines, slurp('README.md') =~ s/^```.*?^```$//msgr =~ s/ \\\n +/ /gr
                  =~ /^    (?=[a-z.])(\S.*)$/mg;
 
     my $demo = slurp('tools/run');

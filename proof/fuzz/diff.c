@@ -15,6 +15,7 @@
 #include "fuzz.h"
 
 #include "canonical/ngx_http_idem_json_paths.h"
+#include "canon.h"
 
 
 typedef struct {

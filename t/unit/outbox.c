@@ -166,6 +166,23 @@ ngx_int_t ngx_http_idem_outbox_local_update(
 ngx_int_t ngx_http_idem_outbox_local_watch(
     ngx_http_idem_op_t *op) { return NGX_AGAIN; }
 
+/* ... the place of a lock, which the outcome takes without room for a record */
+
+void
+ngx_http_idem_outbox_local_end(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_item_t *n, ngx_http_idem_op_t *op, ngx_msec_t until)
+{
+    n->state = NGX_HTTP_IDEM_UNUSABLE;
+    n->until = until;
+}
+
+void
+ngx_http_idem_zone_expire(ngx_http_idem_records_t *z, ngx_http_idem_item_t *n,
+    ngx_msec_t expires)
+{
+    n->expires = expires;
+}
+
 void
 ngx_http_idem_outbox_schedule(ngx_http_idem_outbox_t *o, ngx_msec_t delay)
 {
