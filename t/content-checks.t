@@ -11,6 +11,7 @@ use lib 't/lib';
 use IdempotencyTest;
 use Test::Nginx::Socket;
 use Cwd qw(getcwd);
+use File::Path qw(remove_tree);
 
 # installed, or fetched once and not installed
 
@@ -30,12 +31,15 @@ sub nchan
 
     return "/$file" if -e "/$file";
 
+    # this test runs on several stores at a time: the first one's is taken
+
     if (!-e "$dir/$file") {
-        system("mkdir -p $dir && cd $dir"
+        system("mkdir -p $dir.$$ && cd $dir.$$"
                . ' && apt-get -qq -o APT::Sandbox::User=root download'
-               . ' libnginx-mod-nchan'
-               . ' && dpkg -x libnginx-mod-nchan_*.deb . && rm *.deb'
-               . " > $dir.log 2>&1");
+               . ' libnginx-mod-nchan > log 2>&1'
+               . ' && dpkg -x libnginx-mod-nchan_*.deb . >> log 2>&1');
+        rename "$dir.$$", $dir;
+        remove_tree("$dir.$$");
     }
 
     return -e "$dir/$file" && "$dir/$file";
