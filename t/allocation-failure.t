@@ -786,3 +786,50 @@ kill CONT => @workers;
 
 cmp_ok($steps, '>', 100, "$steps failures");
 ok(!@bad, 'each is an error') or diag(map { "$_\n" } @bad);
+
+
+
+=== TEST 18: the response of a derived record can't be stored under the key
+The client has its replay.  When the window is over, a retry does not run.
+--- config
+    location / {
+        idempotency         $TEST_STORE;
+        idempotency_dedupe  body window=1s when=always;
+        idempotency_wait    0;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 180
+--- client
+my $post = sub {
+    my ($op, $key) = @_;
+
+    return send_post("/size?n=3000&op=$op", $op, { 'Idempotency-Key' => $key })->read_response(6);
+};
+
+my @replayed;
+
+for my $n (1 .. 250) {
+    my ($op, $key) = (new_key(), new_key());
+
+    works();
+    $post->($op, new_key());
+
+    faults_arm($n);
+    my $got = $post->($op, $key);
+    my $f = faults_disarm();
+
+    last if !$f->{failed};
+
+    push @replayed, [ $op, $key, "$f->{name} $n ($f->{where})" ]
+        if $got && $got->header('Idempotent-Replayed');
+}
+
+cmp_ok(scalar @replayed, '>', 0, scalar @replayed . ' replays');
+sleep 1.2;
+
+for my $r (@replayed) {
+    my ($op, $key, $what) = @$r;
+
+    $post->($op, $key);
+    is(app_count($op), 1, $what);
+}

@@ -832,3 +832,38 @@ http_post('/ok?op=other', $_) for 1 .. 40;
 $late->send_part('cd');
 is(outcome($late->read_response), 'run 1 replayed', 'folds');
 is(app_count('slow'), 1, 'ran once');
+
+
+
+=== TEST 20: two rules derive one key
+The request does not wait for itself: the longer times count, and the first action.
+--- config
+    idempotency         $TEST_STORE;
+    idempotency_dedupe  body window=100ms linger=100ms;
+    idempotency_dedupe  body window=60s when=always;
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /url/ {
+        idempotency_dedupe  json:url window=60s;
+        idempotency_dedupe  json:url window=1ms normalize=url action=reject;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+is(outcome(http_post('/ok?op=a', 'x')), 'run 1', 'without a key');
+sleep 0.5;
+is(outcome(http_post('/ok?op=a', 'x')), 'run 1 replayed', 'folds by the longer window');
+is(outcome(http_post('/ok?op=b', 'x', { key('k1') })), 'run 1', 'with a key');
+is(outcome(http_post('/ok?op=b', 'x', { key('k2') })), 'run 1 replayed', 'folds');
+
+my @c = map { send_post('/ok?op=c&hold=1', 'x') } 1 .. 4;
+app_wait_parked('c');
+app_release('c');
+is($_->read_response->body, "run 1\n", 'at once') for @c;
+is(app_count('c'), 1, 'ran once');
+
+for my $url ('no url', 'http://a/', 'HTTP://A') {
+    my @r = map { outcome(http_post('/url/ok?op=' . length $url, qq({"url":"$url"}), { json_type() })) } 1, 2;
+    is($r[0], 'run 1', "$url: runs");
+    is($r[1], 'run 1 replayed', 'folds');
+}

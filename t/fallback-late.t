@@ -12,13 +12,15 @@ use IdempotencyTest;
 use Test::Nginx::Socket 'no_plan';
 use Time::HiRes qw(sleep);
 
-our ($redis, $second);
+our ($redis, $second, $proxy);
 
 if (($ENV{IDEMPOTENCY_STORE} || '') =~ /^(?:redis|postgres)$/) {
     $redis = start_remote();
     $second = start_remote();
+    $proxy = start_redis_proxy($second);
     $ENV{TEST_NGINX_OWN_PORT} = $redis->{port};
     $ENV{TEST_NGINX_SECOND_PORT} = $second->{port};
+    $ENV{TEST_NGINX_PROXY_PORT} = $proxy->{port};
 }
 
 add_block_preprocessor(sub {
@@ -26,6 +28,8 @@ add_block_preprocessor(sub {
         $server->resume;
         $server->command('FLUSHALL');
     }
+
+    $proxy->tell('cut') if $proxy;
 });
 
 # the time in which all of a block has to happen that is to happen before an
@@ -299,3 +303,82 @@ is($c->read_response->status, 503, 'and is answered');
 $::second->resume;
 ok(wait_for(sub { my @left = $::second->keys; @left == 1 }),
    'the ledger has only what brought it into use');
+
+
+
+=== TEST 7: the ledger goes away while the first is being asked
+The lock that the request has in the ledger is given back when the ledger is there
+again: it did not run.
+--- store: redis postgres
+--- workers: 1
+--- http_config eval
+$::silent =~ s/SECOND_PORT/PROXY_PORT/r
+--- config
+    idempotency_wait  0;
+    location / {
+        idempotency  shared fallback=second;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /only/ {
+        idempotency  shared;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 60
+--- client
+in_use('/ok?op=use');
+my $key = key();
+my $uri = '/ok?op=a';
+
+$::redis->pause;
+my $c = send_post($uri, 'x', $key);
+my $locked = sub { grep { ($::second->record($_) || { s => 0 })->{s} == 1 } $::second->keys };
+ok(wait_for($locked), 'it has the lock in the ledger, and asks the first');
+$::proxy->tell('down');
+is($c->read_response->error_code, 'STORE_UNAVAILABLE', 'both are away: refused');
+ok(scalar($locked->()), 'its lock is in the ledger');
+
+$::proxy->tell('pass');
+ok(wait_for(sub { !$locked->() }), 'and is given back');
+is(app_count('a'), 0, 'it did not run');
+is(http_post($uri, 'x', $key)->body, "run 1\n", 'a retry runs');
+$::redis->resume;
+
+
+
+=== TEST 8: a holder in both gives both back, and its worker exits meanwhile
+Under hold the lock in the first store would stay: another worker gives it back.
+--- store: redis postgres
+--- workers: 1
+--- http_config eval: $::silent =~ s/OWN_PORT/PROXY_PORT/r =~ s/timeout  4s/timeout  1s/gr
+--- config eval: $::location
+--- client_timeout: 60
+--- client
+my $locked = sub { grep { ($::second->record($_) || { s => 0 })->{s} == 1 } $::second->keys };
+
+$::proxy->tell('down');
+is(http_post('/strict/ok?op=use', 'x', key())->status, 200, 'the ledger is in use');
+$::proxy->tell('pass');
+back();
+$::second->command('FLUSHALL');
+
+my $key = key();
+my $uri = '/strict/hold?op=a&status=503';
+my $c = send_post($uri, 'x', $key);
+is(app_wait_parked('a'), 1, 'it runs, and holds the lock in both');
+is(scalar($locked->()), 1, 'the first has its lock');
+
+my ($old) = nginx_workers();
+$::proxy->tell('down');
+app_release('a');
+is($c->read_response->status, 503, 'it is answered');
+$c->abort;
+ok(nginx_reload(), 'a reload');
+ok(wait_for(sub { !kill 0, $old }, 10), 'its worker exits');
+is(scalar($locked->()), 1, 'its lock is there');
+
+$::proxy->tell('pass');
+ok(wait_for(sub { !$locked->() }, 20), 'and is given back');
+$c = send_post($uri, 'x', $key);
+is(app_wait('a', 2), 2, 'a retry runs');
+app_release('a');
+is($c->read_response->status, 503, 'and is answered');

@@ -73,9 +73,10 @@ our $location = <<'_EOC_';
         proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
     location /brief/ {
-        idempotency      shared;
-        idempotency_ttl  1500ms;
-        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        idempotency        shared;
+        idempotency_ttl    1500ms;
+        idempotency_lease  500ms;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
     location /third/ {
         idempotency        shared;
@@ -939,3 +940,59 @@ for my $policy (qw(lease hold)) {
     is($other->read_response->body, "run 2\n", 'which is answered');
     is(asked($uri, $key)->body, "run 2\n", 'and replayed here');
 }
+
+
+
+=== TEST 35: the response expires before its lock would: the lock does not stay
+The application gives its response a shorter time than a lock has, or the window
+of a derived record is over.
+--- store: redis postgres
+--- http_config eval
+main::stores('', '1s') . <<'_EOC_'
+    server {
+        listen 127.0.0.1:$TEST_NGINX_PORT_3;
+        location / {
+            idempotency                  other;
+            idempotency_scope            all;
+            idempotency_dedupe           json:n window=100ms;
+            idempotency_lease            10s;
+            idempotency_wait             0;
+            idempotency_unknown_outcome  hold;
+            proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+    }
+_EOC_
+--- config
+    location / {
+        idempotency                  shared;
+        idempotency_scope            all;
+        idempotency_dedupe           json:n window=100ms;
+        idempotency_lease            10s;
+        idempotency_unknown_outcome  hold;
+        proxy_pass                   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $key = key();
+my @json = ('/ok?op=b&hold=1', '{"n":1}', { 'Content-Type' => 'application/json' });
+my @keyed = ('/ok?op=a&hold=1&header=X-Idempotency-Store:%201', 'x', $key);
+my $c = send_post(@keyed);
+my $d = send_post(@json);
+app_wait_parked($_) for qw(a b);
+part();
+app_release($_) for qw(a b);
+is($_->read_response->body, "run 1\n", 'answered') for $c, $d;
+ok(wait_for(sub { 2 == (() = error_log() =~ /is kept here and tried again/g) }), 'kept');
+
+is(scalar(() = $::redis->keys), 2, 'the locks are in the store');
+sleep 6.5;
+error_log_unlike(qr/never reached store/, 'it is kept as long as they are');
+
+join_again();
+ok(wait_for(sub { landed() == 2 }, 12), 'both land');
+
+my @there = (port => $ENV{TEST_NGINX_PORT_3});
+$c = send_post(@keyed, @there);
+$d = send_post(@json, @there);
+ok(wait_for(sub { app_parked($_) }), 'its time is over: another host runs it') for qw(a b);
+app_release($_) for qw(a b);
+is($_->read_response->body, "run 2\n", 'and answers') for $c, $d;

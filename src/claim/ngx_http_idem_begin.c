@@ -530,8 +530,9 @@ ngx_http_idem_fold(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 /*
  * A request is replayed from a derived record.  Commits the same response to
  * the record of the key, with the key's own fingerprint and TTL, so that the
- * key still replays after the window.  NGX_AGAIN: the request is resumed when
- * the store has answered.
+ * key still replays after the window.  Without memory for the response, the
+ * record says that the request ran.  NGX_AGAIN: the request is resumed when the
+ * store has answered.
  */
 
 static ngx_int_t
@@ -558,27 +559,29 @@ ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found)
         return NGX_OK;
     }
 
-    cl = ngx_http_idem_piece(op->pool, found->response.len);
-    if (cl == NULL) {
-        ngx_destroy_pool(op->pool);
-        return NGX_OK;
-    }
-
-    b = cl->buf;
-    b->last = ngx_cpymem(b->last, found->response.data, found->response.len);
-
-    if (op->store->backend->remote && !found->verify) {
-        /* a response found in a store of this nginx has no checksum */
-        ngx_http_idem_response_seal(b->pos, found->response.len);
-    }
+    cover->acquired = 0;
 
     op->ttl = ngx_http_idem_commit_ttl(cover);
-    op->state = NGX_HTTP_IDEM_COMPLETED;
-    op->reason = NGX_HTTP_IDEM_REASON_NONE;
-    op->response = cl;
-    op->size = found->response.len;
+    op->state = NGX_HTTP_IDEM_UNUSABLE;
+    op->reason = NGX_HTTP_IDEM_REASON_NO_ROOM;
 
-    cover->acquired = 0;
+    cl = ngx_http_idem_piece(op->pool, found->response.len);
+
+    if (cl) {
+        b = cl->buf;
+        b->last = ngx_cpymem(b->last, found->response.data,
+                             found->response.len);
+
+        if (op->store->backend->remote && !found->verify) {
+            /* a response found in a store of this nginx has no checksum */
+            ngx_http_idem_response_seal(b->pos, found->response.len);
+        }
+
+        op->state = NGX_HTTP_IDEM_COMPLETED;
+        op->reason = NGX_HTTP_IDEM_REASON_NONE;
+        op->response = cl;
+        op->size = found->response.len;
+    }
 
     return ngx_http_idem_settle_op(cover, op);
 }

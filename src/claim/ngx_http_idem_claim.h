@@ -185,7 +185,6 @@ void ngx_http_idem_lock_acquired(ngx_http_idem_cover_t *cover);
 void ngx_http_idem_lock_extended(ngx_http_idem_cover_t *cover,
     ngx_http_idem_op_t *op);
 ngx_http_idem_cover_t *ngx_http_idem_lock_lapsed(ngx_http_idem_ctx_t *ctx);
-ngx_msec_t ngx_http_idem_lock_ttl(ngx_http_idem_cover_t *cover);
 ngx_msec_t ngx_http_idem_commit_ttl(ngx_http_idem_cover_t *cover);
 
 /* ..._settle.c */

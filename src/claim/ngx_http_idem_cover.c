@@ -34,6 +34,8 @@ static ngx_int_t ngx_http_idem_cover_derived(ngx_http_request_t *r,
 static ngx_int_t ngx_http_idem_cover_members(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_dedupe_t *dedupe,
     ngx_http_idem_digest_t *d);
+static ngx_uint_t ngx_http_idem_cover_again(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_cover_t *cover);
 static void ngx_http_idem_cover_sort(ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_cover_stored(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
@@ -96,7 +98,7 @@ ngx_http_idem_cover(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             return NGX_ERROR;
         }
 
-        if (rc == NGX_OK) {
+        if (rc == NGX_OK && !ngx_http_idem_cover_again(ctx, cover)) {
             cover->ctx = ctx;
             cover++;
         }
@@ -261,6 +263,32 @@ ngx_http_idem_cover_members(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     }
 
     return n ? NGX_OK : NGX_DECLINED;
+}
+
+
+/*
+ * Whether an earlier rule derives the same record: two rules of one name, or
+ * with and without "normalize".  The request would wait for its own lock.  The
+ * longer times count, and what else the earlier rule says.
+ */
+
+static ngx_uint_t
+ngx_http_idem_cover_again(ngx_http_idem_ctx_t *ctx,
+    ngx_http_idem_cover_t *cover)
+{
+    ngx_http_idem_cover_t  *other;
+
+    for (other = ctx->claims.covers; other < cover; other++) {
+
+        if (ngx_memcmp(other->id, cover->id, NGX_HTTP_IDEM_ID_LEN) == 0) {
+            other->window = ngx_max(other->window, cover->window);
+            other->linger = ngx_max(other->linger, cover->linger);
+
+            return 1;
+        }
+    }
+
+    return 0;
 }
 
 

@@ -38,6 +38,7 @@ static ngx_msec_t ngx_http_idem_ttl(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover,
     ngx_http_idem_op_t *op);
+static ngx_msec_t ngx_http_idem_lock_ttl(ngx_http_idem_cover_t *cover);
 
 
 /*
@@ -146,7 +147,6 @@ ngx_http_idem_op_prepare(ngx_http_idem_cover_t *cover,
     op->store = ctx->conf->store;
     op->claim = &cover->claim;
     op->details = cover->stored.len ? cover->stored : cover->details;
-    op->ttl = ngx_http_idem_lock_ttl(cover);
     op->age = cover->derived ? ngx_current_msec - ctx->arrival
               : ctx->wait.waited ? ngx_current_msec - ctx->wait.start : 0;
     op->key_alone = ngx_http_idem_key_alone(cover);
@@ -207,6 +207,8 @@ ngx_http_idem_op_fill(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
 
     op->where = cover->where;
     op->lease = ctx->claims.lease;
+    op->ttl = ngx_http_idem_lock_ttl(cover);
+    op->lock_life = ngx_http_idem_lock_life(op);
     op->hold = ngx_http_idem_is_hold(ctx);
     op->grace = cover->derived ? ngx_max(ctx->claims.grace,
                                          ctx->claims.reading
@@ -291,7 +293,7 @@ ngx_http_idem_lock_lapsed(ngx_http_idem_ctx_t *ctx)
 
 /* the TTL of a lock: a derived one counts for as long as its holder runs */
 
-ngx_msec_t
+static ngx_msec_t
 ngx_http_idem_lock_ttl(ngx_http_idem_cover_t *cover)
 {
     ngx_http_idem_claims_t  *claims;

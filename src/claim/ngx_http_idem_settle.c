@@ -243,8 +243,6 @@ ngx_http_idem_settle_ttl(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op,
 {
     ngx_msec_t  ttl;
 
-    op->ttl = ngx_http_idem_lock_ttl(cover);
-
     if (op->kind == NGX_HTTP_IDEM_OP_RELEASE) {
         return;
     }
@@ -252,7 +250,7 @@ ngx_http_idem_settle_ttl(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op,
     ttl = ngx_http_idem_commit_ttl(cover);
 
     if (op->hold && reason == NGX_HTTP_IDEM_REASON_UNKNOWN) {
-        ttl = ngx_max(ttl, ngx_http_idem_lock_life(op));
+        ttl = ngx_max(ttl, op->lock_life);
     }
 
     op->ttl = ttl;

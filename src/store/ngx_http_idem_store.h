@@ -275,6 +275,9 @@ struct ngx_http_idem_op_s {
                                                      then, counted from when
                                                      the last successful begin
                                                      or renewal was sent */
+    ngx_msec_t               lock_life;         /* the store may have the lock
+                                                   for so long, if the commit
+                                                   does not get there */
     unsigned                 for_waiters:1;     /* the grace is for waiters
                                                    only, and may be longer */
     unsigned                 skip_replicas:1;   /* do not wait for replicas */

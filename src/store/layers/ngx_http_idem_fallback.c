@@ -408,15 +408,21 @@ ngx_http_idem_fallback_rechecked(ngx_http_idem_op_t *op, uintptr_t note)
         op->sent_at = op->start;
         break;
 
-    default: /* NGX_HTTP_IDEM_FOUND, NGX_HTTP_IDEM_ERROR */
+    case NGX_HTTP_IDEM_FOUND:
         ngx_http_idem_fallback_give_back(op, &f->primary);
 
         op->where = f->ledger;
+        break;
 
-        if (op->result != NGX_HTTP_IDEM_FOUND) {
-            op->where = NULL;
-            op->error = "the fallback, which is in use, fails";
+    default: /* NGX_HTTP_IDEM_ERROR */
+        ngx_http_idem_fallback_give_back(op, &f->primary);
+
+        if (note & NGX_HTTP_IDEM_FALLBACK_HOLDS_LEDGER) {
+            ngx_http_idem_fallback_give_back(op, f->ledger);
         }
+
+        op->where = NULL;
+        op->error = "the fallback, which is in use, fails";
     }
 
     ngx_http_idem_fallback_flags(op, note);
@@ -430,6 +436,10 @@ ngx_http_idem_fallback_rechecked(ngx_http_idem_op_t *op, uintptr_t note)
 static ngx_int_t
 ngx_http_idem_fallback_ledger_begun(ngx_http_idem_op_t *op, uintptr_t note)
 {
+    ngx_http_idem_fallback_t  *f;
+
+    f = ngx_http_idem_fallback_conf(op);
+
     switch (op->result) {
 
     case NGX_HTTP_IDEM_ACQUIRED:
@@ -437,10 +447,17 @@ ngx_http_idem_fallback_ledger_begun(ngx_http_idem_op_t *op, uintptr_t note)
     case NGX_HTTP_IDEM_GONE:
         ngx_http_idem_fallback_flags(op, note);
 
-        op->where = ngx_http_idem_fallback_conf(op)->ledger;
+        op->where = f->ledger;
         break;
 
     default:
+
+        /* the lock that it granted before */
+
+        if (note & NGX_HTTP_IDEM_FALLBACK_HOLDS_LEDGER) {
+            ngx_http_idem_fallback_give_back(op, f->ledger);
+        }
+
         ngx_http_idem_op_error(op, "no answer, and the fallback fails, too");
         break;
     }

@@ -11,9 +11,10 @@
  * The record is kept in shared memory of this nginx.  A begin finds it here,
  * so that a retry of the request is replayed and does not run again.  The
  * commit is retried until the store accepts it, or another request turns out
- * to have taken over, or the record expires (..._outbox_retry.c).  Once its
- * lease may have expired, another host may have run the same request: then
- * the commit is retried before a begin is answered (..._outbox_try.c).
+ * to have taken over, or the record has expired and its lock, too
+ * (..._outbox_retry.c).  Once its lease may have expired, another host may
+ * have run the same request: then the commit is retried before a begin is
+ * answered (..._outbox_try.c).
  * Records are never evicted.  Without room for its response, a new commit is
  * kept as an unusable record, so that a retry does not run again; without room
  * for that either, it is lost.
@@ -66,7 +67,7 @@ static ngx_int_t ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op, ngx_http_idem_outbox_cause_e cause);
 static ngx_http_idem_item_t *ngx_http_idem_outbox_keep_bare(
     ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op,
-    ngx_http_idem_item_t *old, ngx_msec_t until);
+    ngx_http_idem_item_t *old, ngx_msec_t until, ngx_msec_t expires);
 static void ngx_http_idem_outbox_report_kept(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op, ngx_uint_t waiting, ngx_uint_t kept,
     ngx_uint_t bare);
@@ -340,13 +341,16 @@ ngx_http_idem_outbox_left(ngx_http_idem_item_t *item)
 /*
  * NGX_DECLINED: the response is not kept.  If there is room, a record without
  * a response is kept; the fallback may have room for the response.
+ *
+ * The record stays for as long as the store may have the lock, which nothing
+ * else would end.
  */
 
 static ngx_int_t
 ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
     ngx_http_idem_op_t *op, ngx_http_idem_outbox_cause_e cause)
 {
-    ngx_msec_t                  fresh_until;
+    ngx_msec_t                  until, life, expires;
     ngx_uint_t                  waiting, bare;
     ngx_http_idem_item_t       *item, *old;
     ngx_http_idem_outbox_sh_t  *sh;
@@ -354,7 +358,10 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
     bare = 0;
     item = NULL;
     sh = ngx_http_idem_outbox_sh(o);
-    fresh_until = op->start + op->ttl;
+
+    until = op->start + op->ttl;
+    life = op->unprotected ? 0 : op->lock_life;
+    expires = op->start + ngx_max(op->ttl + op->grace, life);
 
     ngx_http_idem_outbox_lock(o);
 
@@ -367,17 +374,17 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
     if (cause == NGX_HTTP_IDEM_OUTBOX_FAILED
         || 2 * o->z.zone->arena.nfree > o->z.zone->arena.n)
     {
-        item = ngx_http_idem_zone_store(&o->z, op, fresh_until,
-                                        fresh_until + op->grace);
+        item = ngx_http_idem_zone_store(&o->z, op, until, expires);
     }
 
     if (item == NULL && cause == NGX_HTTP_IDEM_OUTBOX_FAILED) {
-        item = ngx_http_idem_outbox_keep_bare(o, op, old, fresh_until);
+        item = ngx_http_idem_outbox_keep_bare(o, op, old, until, expires);
         bare = (item && op->state == NGX_HTTP_IDEM_COMPLETED);
     }
 
     if (item) {
-        item->again = cause;
+        item->again = cause | (expires == until + op->grace
+                               ? 0 : NGX_HTTP_IDEM_OUTBOX_OUTLIVED);
         sh->unacknowledged += cause;
 
         ngx_http_idem_outbox_queue_use(o,
@@ -410,7 +417,8 @@ ngx_http_idem_outbox_keep(ngx_http_idem_outbox_t *o,
 
 static ngx_http_idem_item_t *
 ngx_http_idem_outbox_keep_bare(ngx_http_idem_outbox_t *o,
-    ngx_http_idem_op_t *op, ngx_http_idem_item_t *old, ngx_msec_t until)
+    ngx_http_idem_op_t *op, ngx_http_idem_item_t *old, ngx_msec_t until,
+    ngx_msec_t expires)
 {
     ngx_http_idem_op_t     ran;
     ngx_http_idem_item_t  *item;
@@ -422,8 +430,7 @@ ngx_http_idem_outbox_keep_bare(ngx_http_idem_outbox_t *o,
         ran.state = NGX_HTTP_IDEM_UNUSABLE;
         ran.reason = NGX_HTTP_IDEM_REASON_NO_ROOM;
 
-        item = ngx_http_idem_zone_store(&o->z, &ran, until,
-                                        until + op->grace);
+        item = ngx_http_idem_zone_store(&o->z, &ran, until, expires);
     }
 
     if (item == NULL && old && old->state == NGX_HTTP_IDEM_IN_PROGRESS
@@ -432,7 +439,7 @@ ngx_http_idem_outbox_keep_bare(ngx_http_idem_outbox_t *o,
         item = old;
 
         ngx_http_idem_outbox_local_end(o, item, &ran, until);
-        ngx_http_idem_zone_expire(&o->z, item, until + op->grace);
+        ngx_http_idem_zone_expire(&o->z, item, expires);
     }
 
     return item;

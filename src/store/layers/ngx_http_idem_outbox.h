@@ -147,11 +147,17 @@ typedef struct {
 #define ngx_http_idem_outbox_empty(o)                                         \
     (*(volatile ngx_uint_t *) &(o)->z.zone->records == 0)
 
-/* in an outbox, "again" of a record with an outcome is the cause */
+/*
+ * In an outbox, "again" of a record with an outcome is the cause; and this is
+ * added if the record stays after its grace, since its lock may.
+ */
+#define NGX_HTTP_IDEM_OUTBOX_OUTLIVED   0x80
+
 #define ngx_http_idem_outbox_cause(item)                                      \
     ((item)->state == NGX_HTTP_IDEM_IN_PROGRESS                               \
      ? NGX_HTTP_IDEM_OUTBOX_FAILED                                            \
-     : (ngx_http_idem_outbox_cause_e) (item)->again)
+     : (ngx_http_idem_outbox_cause_e)                                         \
+       ((item)->again & ~NGX_HTTP_IDEM_OUTBOX_OUTLIVED))
 
 
 /* ..._outbox.c */

@@ -21,6 +21,13 @@
 
 
 /*
+ * Grace of a commit whose lock would outlive it, ms: for those that waited for
+ * it on other hosts.
+ */
+#define NGX_HTTP_IDEM_OUTBOX_GRACE  10000
+
+
+/*
  * The result is final.  A commit that lost to a request which still runs is
  * not final: that request may release the lock, and then this is the only
  * response.
@@ -74,6 +81,12 @@ ngx_http_idem_outbox_op(ngx_http_idem_outbox_t *o, ngx_http_idem_item_t *item)
     op->ttl = ngx_max(left, 0);
     op->lease = op->ttl;
     op->grace = item->expires - ngx_current_msec - op->ttl;
+
+    if (item->again & NGX_HTTP_IDEM_OUTBOX_OUTLIVED) {
+        /* not its grace, but the rest of its lock */
+        op->grace = ngx_min(op->grace, NGX_HTTP_IDEM_OUTBOX_GRACE);
+    }
+
     op->locked_until = item->u.locked_until;
     op->hold = item->hold;
     op->already_logged = (ngx_http_idem_outbox_cause(item)
@@ -130,7 +143,7 @@ ngx_http_idem_outbox_result(ngx_http_idem_outbox_t *o, ngx_http_idem_op_t *op)
 
             /* the server has it, but it may be lost with the server */
 
-            item->again = NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED;
+            item->again |= NGX_HTTP_IDEM_OUTBOX_UNACKNOWLEDGED;
             sh->unacknowledged++;
 
             ngx_http_idem_outbox_queue_use(o,
