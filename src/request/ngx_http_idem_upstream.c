@@ -386,6 +386,17 @@ ngx_http_idem_pipe_input(ngx_event_pipe_t *p, ngx_buf_t *buf)
 
     rc = run->pipe_input(p, buf);
 
+    if (rc == NGX_OK && p->upstream_error) {
+
+        /*
+         * A FastCGI application ended its response before its Content-Length.
+         * With fastcgi_keep_conn, nginx expects a length of 0 now, and would
+         * take that for the end in order.
+         */
+
+        p->length = 1;
+    }
+
     if (rc != NGX_ERROR || !ngx_http_idem_invalid(run)) {
         return rc;
     }

@@ -247,7 +247,10 @@ ngx_http_idem_replay_output(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     r->disable_not_modified = 1;
     r->allow_ranges = 0;
 
-    r->headers_out.content_length_n = response->header_only
+    /* a HEAD is told what the handler said, whatever it sent for filters */
+
+    r->headers_out.content_length_n = (response->header_only
+                                       || r->method == NGX_HTTP_HEAD)
                                       ? response->content_length
                                       : (off_t) body->len;
 
