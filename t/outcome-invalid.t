@@ -357,6 +357,9 @@ my %grpc = (
     'a goaway' => $settings . $headers . $data
                   . $frame->(7, 0, 0, pack 'NN', 0, 1),
     'the end of the connection' => $settings . $headers . $data,
+    'a length, and less' =>
+        $settings . $frame->(1, 4, 1, "\x88\x0f\x0d\x041000")
+        . $frame->(0, 1, 1, 'x' x 100),
 );
 
 for my $how (sort keys %grpc) {
@@ -608,4 +611,71 @@ for my $n (0, 500, 1000, 1100) {
 
         stop_raw();
     }
+}
+
+
+
+=== TEST 12: HTTP/2 to the upstream
+--- skip_nginx: 1: < 1.31.4
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_unknown_outcome  hold;
+    add_header                   X-Outcome  $idempotency_status  always;
+
+    location /h2/ {
+        proxy_http_version  2;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /h2/unbuffered/ {
+        proxy_http_version  2;
+        proxy_buffering     off;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /grpc/ {
+        grpc_pass           127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+--- client
+my $frame = sub {
+    my ($type, $flags, $data) = @_;
+    return substr(pack('N', length $data), 1) . pack('CCN', $type, $flags, 1)
+           . $data;
+};
+
+my $settings = pack('x3CCN', 4, 0, 0);
+my $length = "\x88\x0f\x0d\x041000";
+my $ping = substr(pack('N', 8), 1) . pack('CCN', 6, 0, 0) . 'x' x 8;
+
+my @cases = (
+    [ 'in full', 200,
+      $frame->(1, 4, $length) . $frame->(0, 1, 'x' x 1000) ],
+    [ 'in two pieces', 200,
+      $frame->(1, 4, $length) . $frame->(0, 0, 'x' x 500)
+      . $frame->(0, 1, 'x' x 500) ],
+    [ 'no length', 200, $frame->(1, 4, "\x88") . $frame->(0, 1, 'x' x 10) ],
+    [ 'no length, no body', 200, $frame->(1, 5, "\x88") ],
+    [ '204', 204, $frame->(1, 5, "\x89") ],
+    [ 'less', 502, $frame->(1, 4, $length) . $frame->(0, 1, 'x' x 500) ],
+    [ 'nothing', 502, $frame->(1, 4, $length) . $frame->(0, 1, '') ],
+    [ 'more', 502, $frame->(1, 4, $length) . $frame->(0, 1, 'x' x 1100) ],
+    [ 'a reset', 502,
+      $frame->(1, 4, "\x88") . $frame->(0, 0, 'x') . $frame->(3, 0, pack 'N', 2) ],
+
+    # the header ends the stream
+
+    [ 'a length and no body', 502, $frame->(1, 5, $length) ],
+    [ 'a length, no body, a ping', 502, $frame->(1, 5, $length) . $ping ],
+);
+
+for my $case (@cases) {
+    my ($name, $status, $bytes) = @$case;
+
+    my $raw = start_raw($settings . $bytes, $ENV{TEST_NGINX_PORT_2}, 1);
+
+    for my $where ('/h2/', '/h2/unbuffered/', '/grpc/') {
+        three($where, $status, $status == 502 ? 'unknown' : 'executed',
+              name => "$where, $name", elsewhere => 1);
+        is(served($raw), 1, "$where, $name: ran once");
+    }
+
+    stop_raw();
 }
