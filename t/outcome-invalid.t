@@ -357,6 +357,9 @@ my %grpc = (
     'a goaway' => $settings . $headers . $data
                   . $frame->(7, 0, 0, pack 'NN', 0, 1),
     'the end of the connection' => $settings . $headers . $data,
+    'a length, and less' =>
+        $settings . $frame->(1, 4, 1, "\x88\x0f\x0d\x041000")
+        . $frame->(0, 1, 1, 'x' x 100),
 );
 
 for my $how (sort keys %grpc) {
@@ -416,3 +419,263 @@ is($first->status, 200, 'a stream');
 is(http_post('/truncate?op=s&type=text/event-stream', 'x', \%key)->error_code,
    'OUTCOME_UNKNOWN', 'a stream: unknown');
 is(app_count('s'), 1, 'a stream: ran once');
+
+
+
+=== TEST 9: a length, and less than that, or nothing, or more
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_unknown_outcome  hold;
+    idempotency_compress         on min=0;
+    add_header                   X-Outcome  $idempotency_status  always;
+
+    location /proxy/ {
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /proxy/unbuffered/ {
+        proxy_buffering    off;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /scgi/ {
+        scgi_pass          127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /scgi/unbuffered/ {
+        scgi_buffering     off;
+        scgi_pass          127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /uwsgi/ {
+        uwsgi_pass         127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /uwsgi/unbuffered/ {
+        uwsgi_buffering    off;
+        uwsgi_pass         127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /fcgi/ {
+        fastcgi_pass       127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /fcgi/keep/ {
+        fastcgi_keep_conn  on;
+        fastcgi_pass       127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /fcgi/unbuffered/ {
+        fastcgi_buffering  off;
+        fastcgi_pass       127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+--- client_timeout: 60
+--- client
+my $record = sub {
+    my ($type, $data) = @_;
+    return pack('CCnnCC', 1, $type, 1, length $data, 0, 0) . $data;
+};
+
+my %where = (
+    proxy => [ '/proxy/', '/proxy/unbuffered/' ],
+    cgi   => [ '/scgi/', '/scgi/unbuffered/', '/uwsgi/', '/uwsgi/unbuffered/' ],
+    fcgi  => [ '/fcgi/', '/fcgi/keep/', '/fcgi/unbuffered/' ],
+);
+
+for my $status (200, 204, 503) {
+    for my $n (0, 500, 1000, 1100) {
+
+        my $head = "Content-Length: 1000\r\nX-App: 1\r\n\r\n";
+        my $body = 'x' x $n;
+
+        my %bytes = (
+            proxy => "HTTP/1.1 $status Reason\r\n$head$body",
+            cgi   => "Status: $status Reason\r\n$head$body",
+            fcgi  => $record->(6, "Status: $status Reason\r\n$head")
+                     . ($n ? $record->(6, $body) : '')
+                     . $record->(6, '') . $record->(3, "\0" x 8),
+        );
+
+        for my $kind (sort keys %where) {
+            my $raw = start_raw($bytes{$kind}, $ENV{TEST_NGINX_PORT_2});
+
+            for my $where (@{$where{$kind}}) {
+                my $name = "$where $status, $n bytes";
+
+                if ($status == 503 && $n >= 1000) {
+                    my %key = ('Idempotency-Key' => new_key());
+                    for (1, 2) {
+                        is(http_post($where, 'x', \%key)->header('X-Outcome'),
+                           'RELEASED', "$name: released");
+                    }
+                    is(served($raw), 2, "$name: ran again");
+
+                } else {
+                    three($where, @{$status == 204 || $n >= 1000
+                                    ? [ $status, 'executed' ]
+                                    : [ 502, 'unknown' ]},
+                          name => $name, elsewhere => 1);
+                    is(served($raw), 1, "$name: ran once");
+                }
+            }
+
+            stop_raw();
+        }
+    }
+}
+
+
+
+=== TEST 10: a handler without an upstream that sends less than its length
+--- modules: lua perl
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_unknown_outcome  hold;
+    add_header                   X-Outcome  $idempotency_status  always;
+
+    location /lua {
+        content_by_lua_block {
+            ngx.header.content_length = 1000
+            ngx.print("xxx")
+        }
+    }
+    location /lua/stream {
+        content_by_lua_block {
+            ngx.header.content_type = "text/event-stream"
+            ngx.header.content_length = 1000
+            ngx.print("xxx")
+        }
+    }
+    location /lua/exact {
+        content_by_lua_block {
+            ngx.header.content_length = 3
+            ngx.print("xxx")
+        }
+    }
+    location /perl {
+        perl 'sub {
+            my $r = shift;
+            $r->header_out("Content-Length", 1000);
+            $r->send_http_header("text/plain");
+            $r->print("xxx");
+            return OK;
+        }';
+    }
+--- client
+for my $where ('/lua', '/lua/stream', '/perl') {
+    my %key = ('Idempotency-Key' => new_key());
+
+    my $c = send_post($where, 'x', \%key);
+
+    ok($c->closed(5), "$where: the connection is closed");
+
+    my $first = $c->read_response(1);
+
+    is($first->body, 'xxx', "$where: what there is");
+    ok($first->truncated, "$where: not all of it");
+
+    is(http_post($where, 'x', \%key)->error_code, 'OUTCOME_UNKNOWN',
+       "$where: unknown");
+}
+
+three('/lua/exact', 200, 'executed', elsewhere => 1);
+
+
+
+=== TEST 11: the length that a HEAD is told is that of the application
+--- config
+    idempotency          $TEST_STORE;
+    idempotency_methods  HEAD;
+
+    location /scgi/ {
+        scgi_pass          127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /scgi/unbuffered/ {
+        scgi_buffering     off;
+        scgi_pass          127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /uwsgi/ {
+        uwsgi_pass         127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+--- client
+for my $n (0, 500, 1000, 1100) {
+    for my $length ("Content-Length: 1000\r\n", '') {
+        my $raw = start_raw("Status: 200 OK\r\n$length\r\n" . 'x' x $n,
+                            $ENV{TEST_NGINX_PORT_2});
+
+        for my $where ('/scgi/', '/scgi/unbuffered/', '/uwsgi/') {
+            my $name = "$where, $n bytes" . ($length ? ' of 1000' : '');
+            my %key = ('Idempotency-Key' => new_key());
+
+            my @r = map { http_request('HEAD', $where, undef, \%key) } 1, 2;
+
+            is($r[1]->header('Idempotent-Replayed'), 'true',
+               "$name: replayed");
+            is($r[0]->header('Content-Length'), $length ? 1000 : undef,
+               "$name: the length");
+            is($r[1]->header('Content-Length'), $length ? 1000 : undef,
+               "$name: the same in the replay");
+        }
+
+        stop_raw();
+    }
+}
+
+
+
+=== TEST 12: HTTP/2 to the upstream
+--- skip_nginx: 1: < 1.31.4
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_unknown_outcome  hold;
+    add_header                   X-Outcome  $idempotency_status  always;
+
+    location /h2/ {
+        proxy_http_version  2;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /h2/unbuffered/ {
+        proxy_http_version  2;
+        proxy_buffering     off;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /grpc/ {
+        grpc_pass           127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+--- client
+my $frame = sub {
+    my ($type, $flags, $data) = @_;
+    return substr(pack('N', length $data), 1) . pack('CCN', $type, $flags, 1)
+           . $data;
+};
+
+my $settings = pack('x3CCN', 4, 0, 0);
+my $length = "\x88\x0f\x0d\x041000";
+my $ping = substr(pack('N', 8), 1) . pack('CCN', 6, 0, 0) . 'x' x 8;
+
+my @cases = (
+    [ 'in full', 200,
+      $frame->(1, 4, $length) . $frame->(0, 1, 'x' x 1000) ],
+    [ 'in two pieces', 200,
+      $frame->(1, 4, $length) . $frame->(0, 0, 'x' x 500)
+      . $frame->(0, 1, 'x' x 500) ],
+    [ 'no length', 200, $frame->(1, 4, "\x88") . $frame->(0, 1, 'x' x 10) ],
+    [ 'no length, no body', 200, $frame->(1, 5, "\x88") ],
+    [ '204', 204, $frame->(1, 5, "\x89") ],
+    [ 'less', 502, $frame->(1, 4, $length) . $frame->(0, 1, 'x' x 500) ],
+    [ 'nothing', 502, $frame->(1, 4, $length) . $frame->(0, 1, '') ],
+    [ 'more', 502, $frame->(1, 4, $length) . $frame->(0, 1, 'x' x 1100) ],
+    [ 'a reset', 502,
+      $frame->(1, 4, "\x88") . $frame->(0, 0, 'x') . $frame->(3, 0, pack 'N', 2) ],
+
+    # the header ends the stream
+
+    [ 'a length and no body', 502, $frame->(1, 5, $length) ],
+    [ 'a length, no body, a ping', 502, $frame->(1, 5, $length) . $ping ],
+);
+
+for my $case (@cases) {
+    my ($name, $status, $bytes) = @$case;
+
+    my $raw = start_raw($settings . $bytes, $ENV{TEST_NGINX_PORT_2}, 1);
+
+    for my $where ('/h2/', '/h2/unbuffered/', '/grpc/') {
+        three($where, $status, $status == 502 ? 'unknown' : 'executed',
+              name => "$where, $name", elsewhere => 1);
+        is(served($raw), 1, "$where, $name: ran once");
+    }
+
+    stop_raw();
+}

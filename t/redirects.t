@@ -1101,3 +1101,77 @@ is(http_post('/ok?op=a', $body, \%key)->header('Idempotent-Replayed'), 'true',
 is(http_post('/ok?op=b', '[]', { 'Idempotency-Key' => new_key() })->status, 200,
    'another one');
 is(app_wait('/after', 2), 2, 'no action for the replay');
+
+
+
+=== TEST 16: a body that is too large only after its beginning
+--- h2
+--- config
+    location / {
+        client_max_body_size  1k;
+        error_page  413 = @large;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location @large {
+        idempotency           $TEST_STORE;
+        client_max_body_size  1m;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        proxy_pass_request_body  off;
+        proxy_set_header         Content-Length "";
+    }
+--- client
+my $chunks = sub {
+    return join '', map { sprintf "%x\r\n%s\r\n", length, $_ } @_;
+};
+
+# the chunk that is too large comes by itself, or with the one before it
+
+for my $apart (1, 0) {
+    my $key = new_key();
+    my $name = $apart ? 'apart' : 'at once';
+
+    for my $letter ('a', 'b') {
+        my $c = connect_client();
+
+        $c->send_part("POST /ok?op=large$apart HTTP/1.1\r\n"
+                      . "Host: localhost\r\nConnection: close\r\n"
+                      . "Idempotency-Key: $key\r\n"
+                      . "Transfer-Encoding: chunked\r\n\r\n"
+                      . $chunks->('x' x 100));
+
+        ok(!$c->closed(0.2), "$name: waits for more") if $apart;
+
+        $c->send_part($chunks->($letter x 2000) . "0\r\n\r\n");
+
+        my $r = $c->read_response(5);
+
+        is($r->status, 200, "$name, $letter: passes");
+        is($r->header('Idempotent-Replayed'), undef, "$name: not replayed");
+    }
+
+    is(app_count("large$apart"), 2, "$name: not covered");
+}
+
+# HTTP/2, without a length
+
+my $h2 = h2_connect();
+my $key = new_key();
+
+for my $parts ([ 'x' x 100, 'a' x 2000 ], [ 'x' x 100, 'b' x 2000 ],
+               [ 'a' x 2000 ], [ 'b' x 2000 ])
+{
+    my @parts = @$parts;
+    my $id = $h2->request('POST', '/ok?op=h2', shift @parts,
+                          { 'idempotency-key' => $key }, more => 1);
+    $h2->ping;
+    $h2->data($id, $_) for @parts;
+    $h2->data($id, '', 1);
+
+    my $r = $h2->response($id);
+
+    is($r->status, 200, 'HTTP/2: passes');
+    is($r->header('Idempotent-Replayed'), undef, 'HTTP/2: not replayed');
+}
+
+is(app_count('h2'), 4, 'HTTP/2: not covered');

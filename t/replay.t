@@ -479,3 +479,61 @@ is($first->header('X-Idempotency-Store'), undef, 'no key: removed');
 is($first->header('X-App'), 1, 'no key: the others are there');
 is(http_get("/ok?op=get&${header}60")->header('X-Idempotency-Store'), undef,
    'another method: removed');
+
+
+
+=== TEST 9: the response to a HEAD is none to another method
+--- config
+    idempotency              $TEST_STORE;
+    idempotency_methods      GET HEAD POST;
+    idempotency_fingerprint  off;
+
+    location / {
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+for my $uri ('/size?n=1000', '/size?n=1000&chunked=1') {
+    for my $method ('GET', 'POST') {
+        my %key = ('Idempotency-Key' => new_key());
+        my $op = new_key();
+        my $name = "$uri, $method";
+
+        is(http_request('HEAD', "$uri&op=$op", undef, \%key)->status, 200,
+           "$name: a HEAD");
+
+        my $r = http_request($method, "$uri&op=$op", 'x', \%key);
+
+        is($r->error_code, 'IDEMPOTENCY_CONFLICT', "$name: a conflict");
+        unlike($r->body, qr/original_time/, "$name: that tells nothing");
+
+        is(http_request('HEAD', "$uri&op=$op", undef, \%key)
+               ->header('Idempotent-Replayed'), 'true', "$name: HEAD again");
+        is(app_count($op), 1, "$name: ran once");
+
+        # the other way there is all that a HEAD wants
+
+        %key = ('Idempotency-Key' => new_key());
+
+        my $first = http_request($method, $uri, 'x', \%key);
+        my $retry = http_request('HEAD', $uri, undef, \%key);
+
+        is($retry->header('Idempotent-Replayed'), 'true',
+           "$name, then HEAD: replayed");
+        is($retry->header('Content-Length'), $first->header('Content-Length'),
+           "$name, then HEAD: its length");
+        is($retry->body, '', "$name, then HEAD: no body");
+    }
+}
+
+# a status, or a length, without a body is a whole response
+
+for my $uri ('/204?x=1', '/size?n=0') {
+    my %key = ('Idempotency-Key' => new_key());
+
+    my $first = http_request('HEAD', $uri, undef, \%key);
+    my $retry = http_request('GET', $uri, undef, \%key);
+
+    is($retry->header('Idempotent-Replayed'), 'true', "$uri: replayed");
+    is($retry->status, $first->status, "$uri: status");
+    is($retry->body, '', "$uri: no body");
+}

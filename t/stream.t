@@ -424,3 +424,38 @@ is(app_count('old'), 1, 'ran once');
 --- must_die
 --- error_log eval
 qr/\[emerg\] .*invalid value "attach" in .*nginx\.conf:\d+/
+
+
+
+=== TEST 9: X-Accel-Buffering that nginx is told to ignore
+--- config
+    idempotency           $TEST_STORE;
+    idempotency_wait      0;
+    proxy_ignore_headers  X-Accel-Buffering;
+
+    location / {
+        proxy_pass        http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my %key = ('Idempotency-Key' => new_key());
+my $uri = '/size?n=20000&hold=body&op=held&header=X-Accel-Buffering:%20no';
+
+my $c = send_post($uri, 'x', \%key);
+
+app_wait_parked('held');
+is($c->read_some(1, 0.5), '', 'held');
+app_release('held');
+
+is(length $c->read_response(5)->body, 20_000, 'then sent');
+is(length http_post($uri, 'x', \%key)->body, 20_000, 'replayed');
+
+# what is a stream for another reason still is
+
+$uri = '/sse?n=40&op=sse';
+%key = ('Idempotency-Key' => new_key());
+$c = send_post($uri, 'x', \%key);
+
+like($c->read_some(200), qr/event 1\n/, 'an event stream goes out');
+is(http_post($uri, 'x', \%key)->error_code, 'CONCURRENT_REQUEST',
+   'before its end');
+$c->read_response(15);

@@ -377,19 +377,29 @@ ngx_http_idem_run_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
 
 /*
- * A body that is too large is discarded before the module's phases, and an
- * error_page may still redirect the request here; it is incomplete then and
- * is not covered.  If Lua discards the body of a request that was not
- * redirected, all handlers see an empty body, and it is hashed as such.
+ * A body that is too large is discarded before the module's phases, or not
+ * read to its end by the handler of another location, and an error_page may
+ * still redirect the request here; it is incomplete then and is not covered.
+ * If Lua discards the body of a request that was not redirected, all handlers
+ * see an empty body, and it is hashed as such.
  */
 
 static ngx_uint_t
 ngx_http_idem_discarded(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_table_elt_t  *length;
+    ngx_table_elt_t          *length;
+    ngx_http_request_body_t  *rb;
 
-    if (r->request_body || !ctx->place.redirected) {
+    if (!ctx->place.redirected) {
         return 0;
+    }
+
+    rb = r->request_body;
+
+    if (rb) {
+        /* the rest of a body that Lua has set is 0, and it has received 0 */
+        return rb->rest > 0
+               || (rb->rest == 0 && rb->received && !rb->last_saved);
     }
 
     if (r->discard_body) {

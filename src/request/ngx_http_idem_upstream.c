@@ -36,6 +36,8 @@ static void ngx_http_idem_upstream_finalize(ngx_http_request_t *r,
     ngx_int_t rc);
 static void ngx_http_idem_restore_method(ngx_http_idem_run_t *run);
 static ngx_int_t ngx_http_idem_input_init(void *data);
+static void ngx_http_idem_input_rejected(ngx_http_idem_run_t *run,
+    ngx_uint_t buffering);
 static ngx_int_t ngx_http_idem_input(void *data, ssize_t bytes);
 static ngx_int_t ngx_http_idem_pipe_input(ngx_event_pipe_t *p,
     ngx_buf_t *buf);
@@ -311,7 +313,14 @@ ngx_http_idem_input_init(void *data)
         rc = run->input_init(buffering ? run->pipe_ctx : run->input_ctx);
 
         if (rc != NGX_OK) {
-            return rc;
+
+            if (rc != NGX_ERROR || !ngx_http_idem_invalid(run)) {
+                return rc;
+            }
+
+            ngx_http_idem_input_rejected(run, buffering);
+
+            return NGX_OK;
         }
     }
 
@@ -344,6 +353,43 @@ ngx_http_idem_input_init(void *data)
 }
 
 
+/*
+ * The header can't be that of a response: it ends an HTTP/2 stream, and has a
+ * Content-Length.  The upstream ends like a lost connection.
+ */
+
+static void
+ngx_http_idem_input_rejected(ngx_http_idem_run_t *run, ngx_uint_t buffering)
+{
+    ngx_http_upstream_t  *u;
+
+    u = run->upstream;
+
+    if (buffering) {
+        u->pipe->upstream_error = 1;
+        u->pipe->length = 1;
+        return;
+    }
+
+    u->error = 1;
+    u->length = 1;
+
+    u->input_filter = ngx_http_idem_input;
+    u->input_filter_ctx = run;
+
+    if (u->buffer.pos == u->buffer.last) {
+
+        /*
+         * Without data behind the header nginx would wait for some before it
+         * looks at the error: so it gets the last byte of the header again
+         */
+
+        u->buffer.pos--;
+        u->state->response_length--;
+    }
+}
+
+
 /* unbuffered; "u->error" ends the upstream like a lost connection */
 
 static ngx_int_t
@@ -352,6 +398,11 @@ ngx_http_idem_input(void *data, ssize_t bytes)
     ngx_http_idem_run_t *run = data;
 
     ngx_int_t  rc;
+
+    if (run->invalid) {
+        /* discard the rest */
+        return NGX_OK;
+    }
 
     rc = run->input(run->input_ctx, bytes);
 
@@ -385,6 +436,17 @@ ngx_http_idem_pipe_input(ngx_event_pipe_t *p, ngx_buf_t *buf)
     }
 
     rc = run->pipe_input(p, buf);
+
+    if (rc == NGX_OK && p->upstream_error) {
+
+        /*
+         * A FastCGI application ended its response before its Content-Length.
+         * With fastcgi_keep_conn, nginx expects a length of 0 now, and would
+         * take that for the end in order.
+         */
+
+        p->length = 1;
+    }
 
     if (rc != NGX_ERROR || !ngx_http_idem_invalid(run)) {
         return rc;

@@ -573,12 +573,7 @@ ngx_http_idem_complete(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         outcome = ngx_http_idem_outcome(r, ctx, 1);
     }
 
-    if (ctx->capture.composed && r->method != NGX_HTTP_HEAD
-        && r->headers_out.content_length_n
-           != (off_t) ctx->capture.response.body_len)
-    {
-        /* a slice broke off, and nginx continued */
-
+    if (ngx_http_idem_outcome_short(r, ctx)) {
         outcome = NGX_HTTP_IDEM_OUTCOME_UNKNOWN;
 
         ctx->capture.ranges = 0;

@@ -127,6 +127,46 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
 
 
 /*
+ * Whether a response that ended in order is not what its Content-Length says:
+ * a slice broke off and nginx continued, or a handler without an upstream sent
+ * less.  Its client sees a truncated response.
+ */
+
+ngx_uint_t
+ngx_http_idem_outcome_short(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    off_t                      len;
+    ngx_http_idem_response_t  *response;
+
+    response = &ctx->capture.response;
+    len = response->body_len;
+
+    if (r->method == NGX_HTTP_HEAD || response->header_only) {
+        return 0;
+    }
+
+    if (ctx->capture.composed) {
+        return r->headers_out.content_length_n != len;
+    }
+
+    if (response->content_length <= len
+        || response->status == NGX_HTTP_NO_CONTENT
+        || response->status == NGX_HTTP_NOT_MODIFIED)
+    {
+        return 0;
+    }
+
+    ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                  "idempotency: a response has %O bytes of %O, its outcome is "
+                  "unknown, record %*xs",
+                  len, response->content_length,
+                  (size_t) 8, ctx->claims.primary->id);
+
+    return 1;
+}
+
+
+/*
  * The answer if nginx itself sends the response: a file, "return", an error,
  * or a cached response.  It depends on what happened before.
  */

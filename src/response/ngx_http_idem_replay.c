@@ -24,6 +24,8 @@
 
 static ngx_int_t ngx_http_idem_replay_unreadable(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover, const char *reason);
+static ngx_uint_t ngx_http_idem_replay_bodiless(ngx_http_request_t *r,
+    ngx_http_idem_response_t *response);
 static ngx_int_t ngx_http_idem_replay_wait(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_replay_send(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_str_t *body);
@@ -59,6 +61,11 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
 
     if (rc != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (ngx_http_idem_replay_bodiless(r, response)) {
+        ctx->answer.undisclosed = 1;
+        return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_CONFLICT);
     }
 
     rc = ngx_http_idem_repeat_start(r, cover, response);
@@ -112,6 +119,33 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     }
 
     return ngx_http_idem_replay_send(r, ctx, &body);
+}
+
+
+/*
+ * Where the method is not part of the fingerprint, a record of a HEAD may be
+ * found by another method, whose response has a body.
+ */
+
+static ngx_uint_t
+ngx_http_idem_replay_bodiless(ngx_http_request_t *r,
+    ngx_http_idem_response_t *response)
+{
+    ngx_int_t   status;
+    ngx_str_t  *line;
+
+    if (!response->header_only || response->content_length == 0
+        || r->method == NGX_HTTP_HEAD)
+    {
+        return 0;
+    }
+
+    line = &response->status_line;
+
+    status = (line->len < 3) ? (ngx_int_t) response->status
+                             : ngx_atoi(line->data, 3);
+
+    return status != NGX_HTTP_NO_CONTENT && status != NGX_HTTP_NOT_MODIFIED;
 }
 
 
@@ -247,7 +281,10 @@ ngx_http_idem_replay_output(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     r->disable_not_modified = 1;
     r->allow_ranges = 0;
 
-    r->headers_out.content_length_n = response->header_only
+    /* a HEAD is told what the handler said, whatever it sent for filters */
+
+    r->headers_out.content_length_n = (response->header_only
+                                       || r->method == NGX_HTTP_HEAD)
                                       ? response->content_length
                                       : (off_t) body->len;
 

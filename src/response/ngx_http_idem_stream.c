@@ -112,6 +112,10 @@ ngx_http_idem_unbuffered(ngx_http_upstream_t *u)
     ngx_list_part_t  *part;
     ngx_table_elt_t  *h;
 
+    if (u->conf->ignore_headers & NGX_HTTP_UPSTREAM_IGN_XA_BUFFERING) {
+        return 0;
+    }
+
     for (part = &u->headers_in.headers.part; part; part = part->next) {
         h = part->elts;
 
@@ -346,11 +350,7 @@ ngx_http_idem_stream_finish(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     out = ngx_http_idem_stream_rest(ctx);
 
-    if (out == NULL) {
-        return NGX_OK;
-    }
-
-    return ngx_http_idem_pass_body(r, out);
+    return out ? ngx_http_idem_pass_body(r, out) : NGX_OK;
 }
 
 
