@@ -40,7 +40,7 @@ within(lists_t *lists, const ngx_str_t *text)
 }
 
 
-static ngx_int_t
+static void
 tell(void *data, const ngx_http_idem_json_diff_t *diff)
 {
     lists_t  *lists = data;
@@ -50,8 +50,6 @@ tell(void *data, const ngx_http_idem_json_diff_t *diff)
     within(lists, &diff->path);
     within(lists, &diff->old_text);
     within(lists, &diff->new_text);
-
-    return NGX_OK;
 }
 
 
