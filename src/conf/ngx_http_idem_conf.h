@@ -482,10 +482,6 @@ extern ngx_http_idem_choices_t  ngx_http_idem_sizes;
     ((value)->len == sizeof(text) - 1                                         \
      && ngx_strncmp((value)->data, text, sizeof(text) - 1) == 0)
 
-#define ngx_http_idem_conf_same(a, b)                                         \
-    ((a)->len == (b)->len                                                     \
-     && ngx_strncmp((a)->data, (b)->data, (b)->len) == 0)
-
 ngx_http_idem_statuses_t *ngx_http_idem_kept_statuses(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf);
 
