@@ -356,6 +356,7 @@ ngx_http_idem_store_t *ngx_http_idem_conf_get_store(ngx_conf_t *cf,
     ngx_str_t *name);
 char *ngx_http_idem_conf_member(ngx_conf_t *cf, ngx_str_t *value,
     ngx_str_t *name);
+ngx_uint_t ngx_http_idem_conf_variable(ngx_str_t *rest, ngx_str_t *name);
 ngx_uint_t ngx_http_idem_conf_option(ngx_str_t *value, const char *name,
     ngx_str_t *text);
 ngx_uint_t ngx_http_idem_conf_is_off(ngx_conf_t *cf);
