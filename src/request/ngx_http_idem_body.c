@@ -495,14 +495,10 @@ ngx_http_idem_body_canonical(ngx_http_idem_body_t *body)
     rc = NGX_DECLINED;
 
     if (body->form) {
-        rc = ngx_http_idem_form_done(body->form, hash);
+        rc = ngx_http_idem_form_done(body->form, body->hash);
 
         if (rc == NGX_ERROR) {
             return NGX_ERROR;
-        }
-
-        if (rc == NGX_OK) {
-            ngx_memcpy(body->hash, hash, sizeof(hash));
         }
 
         ngx_http_idem_form_destroy(body->form);
