@@ -283,8 +283,7 @@ ngx_http_idem_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     if (kind == NGX_ERROR) {
         return ngx_http_idem_conf_invalid(cf, &value[1],
-                             "it is \"token\", \"uuid\", \"uuid4\" or "
-                             "\"string\"");
+                                          ngx_http_idem_key_choices.valid);
     }
 
     format->kind = kind;
