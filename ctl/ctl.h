@@ -93,8 +93,10 @@ void ctl_key(char id[65], char hash[65]);
 /* cleanup and purge with --events */
 int ctl_forget(void);
 
-/* of "len" bytes of JSON; "day" is that of the line before, 11 bytes */
-void ctl_event(const char *line, size_t len, char *day);
+#define CTL_DAY     10                          /* "2026-01-28"             */
+
+/* of "len" bytes of JSON; "day" is that of the line before */
+void ctl_event(const char *line, size_t len, char day[CTL_DAY + 1]);
 
 /* a time as people have it: 2.5h; negative: "-" */
 const char *ctl_time(long long ms, char *buf, size_t size);

@@ -19,7 +19,6 @@
 #include "ctl.h"
 
 
-#define CTL_DAY      10                         /* "2026-01-28"             */
 #define CTL_CLOCK    12                         /* "10:00:00.123"           */
 #define CTL_SHORT    12                         /* of a hash                */
 #define CTL_PREFIX   "idempotency."
@@ -89,7 +88,7 @@ ctl_event_more(ctl_json_t *v)
 /* "day" is that of the event before: a new one has a line of its own */
 
 void
-ctl_event(const char *line, size_t len, char *day)
+ctl_event(const char *line, size_t len, char day[CTL_DAY + 1])
 {
     ctl_json_t  *v;
     ctl_text_t   text = { NULL, 0 };

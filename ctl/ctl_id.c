@@ -39,12 +39,12 @@ ctl_field(EVP_MD_CTX *md, const char *s, size_t len)
 
 
 static void
-ctl_hex(const unsigned char *p, size_t len, char *text)
+ctl_hex(const unsigned char sum[32], char text[65])
 {
-    size_t  i;
+    int  i;
 
-    for (i = 0; i < len; i++) {
-        sprintf(text + 2 * i, "%02x", p[i]);
+    for (i = 0; i < 32; i++) {
+        sprintf(text + 2 * i, "%02x", sum[i]);
     }
 }
 
@@ -114,14 +114,13 @@ ctl_key(char id[65], char hash[65])
     ctl_field(md, o.scope, strlen(o.scope));
     ctl_field(md, key, len);
     EVP_DigestFinal_ex(md, sum, NULL);
-    ctl_hex(sum, sizeof(sum), id);
-
-    EVP_DigestInit_ex(md, EVP_sha256(), NULL);
-    EVP_DigestUpdate(md, key, len);
-    EVP_DigestFinal_ex(md, sum, NULL);
-    ctl_hex(sum, sizeof(sum), hash);
+    ctl_hex(sum, id);
 
     EVP_MD_CTX_free(md);
+
+    EVP_Digest(key, len, sum, NULL, EVP_sha256(), NULL);
+    ctl_hex(sum, hash);
+
     free(key);
 }
 

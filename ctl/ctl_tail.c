@@ -21,7 +21,6 @@
 #include "ctl.h"
 
 
-#define CTL_DAY    10                           /* "2026-01-28"             */
 #define CTL_AGAIN  200                          /* ms                       */
 
 

@@ -6,7 +6,8 @@
 
 /*
  * What every room may use of the module as a whole: its version, its module
- * object, and the tag of its shared memory zones.
+ * object, and the tag of its shared memory zones; and the comparison of two
+ * strings, which nginx lacks.
  */
 
 
@@ -34,6 +35,10 @@ extern ngx_module_t  ngx_http_idempotency_module;
 extern ngx_module_t  ngx_http_core_module;
 
 #define ngx_http_idem_zone_tag  ((void *) &ngx_http_core_module)
+
+
+#define ngx_http_idem_same_text(a, b)                                         \
+    ((a)->len == (b)->len && ngx_memcmp((a)->data, (b)->data, (a)->len) == 0)
 
 
 #endif /* _NGX_HTTP_IDEM_H_INCLUDED_ */

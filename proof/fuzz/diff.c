@@ -41,7 +41,7 @@ within(lists_t *lists, const ngx_str_t *text)
 }
 
 
-static ngx_int_t
+static void
 tell(void *data, const ngx_http_idem_json_diff_t *diff)
 {
     lists_t  *lists = data;
@@ -51,8 +51,6 @@ tell(void *data, const ngx_http_idem_json_diff_t *diff)
     within(lists, &diff->path);
     within(lists, &diff->old_text);
     within(lists, &diff->new_text);
-
-    return NGX_OK;
 }
 
 

@@ -538,6 +538,5 @@ ngx_http_idem_admin_match(ngx_http_idem_admin_query_t *q,
 static ngx_uint_t
 ngx_http_idem_admin_same(ngx_str_t *a, ngx_str_t *b)
 {
-    return a->len == 0
-           || (a->len == b->len && ngx_memcmp(a->data, b->data, a->len) == 0);
+    return a->len == 0 || ngx_http_idem_same_text(a, b);
 }

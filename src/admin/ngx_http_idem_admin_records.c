@@ -415,11 +415,9 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
 {
     ngx_int_t               rc;
     ngx_uint_t              removes;
-    ngx_http_idem_list_t   *list;
     ngx_http_idem_entry_t  *entry;
 
     removes = a->remove && !a->query.dry_run;
-    list = removes ? &a->removed : &a->list;
 
     if (!a->job.asked) {
         rc = ngx_http_idem_admin_ask(&a->job, a->store, NGX_HTTP_IDEM_OP_GET,
@@ -446,10 +444,12 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
                               : "");
     }
 
-    entry = list->entries.elts;
+    /* none: the reply was lost, and with it the record's data */
+
+    entry = a->list.entries.nelts ? a->list.entries.elts : NULL;
 
     if (a->job.op.result == NGX_HTTP_IDEM_ERROR
-        || (list->entries.nelts == 0 && !removes))
+        || (entry == NULL && !removes))
     {
         return ngx_http_idem_admin_failed(a);
     }
@@ -463,15 +463,13 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
     }
 
     if (removes) {
-        ngx_http_idem_admin_deleted(a, a->query.id,
-                                    list->entries.nelts ? entry : NULL);
+        ngx_http_idem_admin_deleted(a, a->query.id, entry);
     }
 
-    if (list->entries.nelts) {
+    if (entry) {
         ngx_http_idem_admin_add(a, entry);
 
     } else {
-        /* the reply was lost, and with it the record's data */
         ngx_http_idem_text(&a->text, "{\"records\":[");
         a->n = 1;
     }
@@ -510,7 +508,7 @@ ngx_http_idem_admin_one_remove(ngx_http_idem_admin_t *a)
     }
 
     return ngx_http_idem_admin_ask_remove(&a->job, a->store, a->query.id, 0,
-                                          time, &a->removed);
+                                          time, &a->list);
 }
 
 

@@ -54,19 +54,11 @@ typedef struct {
 } ngx_http_idem_scan_t;
 
 
-static void ngx_http_idem_scan_start(ngx_http_idem_scan_t *s,
-    ngx_http_idem_store_t *store);
 static void ngx_http_idem_scan_slice(ngx_event_t *ev);
 static void ngx_http_idem_scan_handler(ngx_http_idem_op_t *op);
-static void ngx_http_idem_scan_end(ngx_http_idem_scan_t *s, uint64_t now,
-    ngx_uint_t whole);
 static void ngx_http_idem_scan_count(ngx_http_idem_scan_t *s,
     ngx_http_idem_entry_t *entry);
 static void ngx_http_idem_scan_label(u_char *dst, ngx_str_t *label);
-
-
-#define ngx_http_idem_scan_shared(s)                                          \
-    (&(s)->op.store->metrics->history.scanned)
 
 
 /* scans of this worker, by store */
@@ -106,33 +98,27 @@ ngx_http_idem_scan(ngx_http_idem_main_conf_t *mcf)
             ngx_http_idem_scans[i] = s;
         }
 
-        if (!s->running
-            && ngx_http_idem_history_turn(
+        if (s->running
+            || !ngx_http_idem_history_turn(
                               &store[i]->metrics->history.scanned.next, now,
                               now + NGX_HTTP_IDEM_SCAN_LEASE))
         {
-            s->start = now;
-            ngx_http_idem_scan_start(s, store[i]);
+            continue;
         }
+
+        ngx_memzero(&s->tally, sizeof(ngx_http_idem_tally_t));
+
+        s->running = 1;
+        s->start = now;
+        s->cursor_len = 0;
+        s->op.store = store[i];
+
+        ngx_housekeeping_init(&s->timer, ngx_http_idem_scan_slice, s);
+
+        /* later: the client waits for its response now */
+
+        ngx_add_timer(&s->timer, 1);
     }
-}
-
-
-static void
-ngx_http_idem_scan_start(ngx_http_idem_scan_t *s,
-    ngx_http_idem_store_t *store)
-{
-    ngx_memzero(&s->tally, sizeof(ngx_http_idem_tally_t));
-
-    s->running = 1;
-    s->cursor_len = 0;
-    s->op.store = store;
-
-    ngx_housekeeping_init(&s->timer, ngx_http_idem_scan_slice, s);
-
-    /* later: the client waits for its response now */
-
-    ngx_add_timer(&s->timer, 1);
 }
 
 
@@ -186,14 +172,16 @@ ngx_http_idem_scan_slice(ngx_event_t *ev)
 static void
 ngx_http_idem_scan_handler(ngx_http_idem_op_t *op)
 {
-    uint64_t                now;
-    ngx_uint_t              i;
-    ngx_msec_t              pause;
-    ngx_http_idem_scan_t   *s;
-    ngx_http_idem_entry_t  *entry;
+    uint64_t                  now;
+    ngx_uint_t                i;
+    ngx_msec_t                pause;
+    ngx_http_idem_scan_t     *s;
+    ngx_http_idem_entry_t    *entry;
+    ngx_http_idem_scanned_t  *shared;
 
     s = op->data;
     now = ngx_http_idem_history_now();
+    shared = &op->store->metrics->history.scanned;
 
     if (op->result == NGX_HTTP_IDEM_OK) {
         entry = s->list.entries.elts;
@@ -216,38 +204,28 @@ ngx_http_idem_scan_handler(ngx_http_idem_op_t *op)
     }
 
     if (op->result != NGX_HTTP_IDEM_OK || s->cursor_len == 0) {
-        ngx_http_idem_scan_end(s, now, op->result == NGX_HTTP_IDEM_OK);
+
+        if (op->result == NGX_HTTP_IDEM_OK) {
+            shared->tally = s->tally;
+            shared->ended = now;
+        }
+
+        s->running = 0;
+
+        /* a long scan is followed by a pause of the same length */
+
+        shared->next = now + ngx_max(now - ngx_min(now, s->start),
+                                     NGX_HTTP_IDEM_SCAN_EVERY);
         return;
     }
 
-    ngx_http_idem_scan_shared(s)->next = now + NGX_HTTP_IDEM_SCAN_LEASE;
+    shared->next = now + NGX_HTTP_IDEM_SCAN_LEASE;
 
     pause = (ngx_msec_t) (ngx_http_idem_metrics_clock() - op->clock)
             * NGX_HTTP_IDEM_SCAN_SHARE / 1000;
 
     ngx_add_timer(&s->timer, ngx_min(ngx_max(pause, NGX_HTTP_IDEM_SCAN_PAUSE),
                                      NGX_HTTP_IDEM_SCAN_LEASE / 2));
-}
-
-
-/* a long scan is followed by a pause of the same length */
-
-static void
-ngx_http_idem_scan_end(ngx_http_idem_scan_t *s, uint64_t now,
-    ngx_uint_t whole)
-{
-    ngx_http_idem_scanned_t  *shared;
-
-    shared = ngx_http_idem_scan_shared(s);
-
-    if (whole) {
-        shared->tally = s->tally;
-        shared->ended = now;
-    }
-
-    s->running = 0;
-    shared->next = now + ngx_max(now - ngx_min(now, s->start),
-                                 NGX_HTTP_IDEM_SCAN_EVERY);
 }
 
 

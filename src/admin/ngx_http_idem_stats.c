@@ -198,15 +198,14 @@ ngx_http_idem_stats_handler(ngx_http_request_t *r)
 {
     ngx_int_t                   rc;
     ngx_str_t                   value;
-    ngx_str_t                   allow;
     ngx_uint_t                  format;
     ngx_http_idem_text_t        t;
     ngx_http_idem_loc_conf_t   *conf;
     ngx_http_idem_main_conf_t  *mcf;
 
     if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))) {
-        ngx_str_set(&allow, "GET, HEAD");
-        (void) ngx_http_idem_add_header(r, "Allow", &allow);
+        ngx_str_set(&value, "GET, HEAD");
+        (void) ngx_http_idem_add_header(r, "Allow", &value);
 
         return NGX_HTTP_NOT_ALLOWED;
     }

@@ -147,7 +147,7 @@ ngx_http_idem_digest_again(ngx_http_idem_digest_memo_t *memo,
 
     if (memo->len != len || ngx_memcmp(memo->fields, buf, len) != 0) {
 
-        ngx_http_idem_digest_fields(memo->hash, fields, n);
+        ngx_http_idem_digest_plain(memo->hash, buf, len);
 
         ngx_memcpy(memo->fields, buf, len);
         memo->len = len;

@@ -58,7 +58,8 @@ ngx_http_idem_form_t *ngx_http_idem_form_create(
 
 /*
  * As with JSON (json.h): collects a body; when all was fed, a step of what is
- * to do; and once, at the end of the body, all that is left to do.
+ * to do; and once, at the end of the body, all that is left to do, which sets
+ * the digest if it says NGX_OK.
  */
 ngx_int_t ngx_http_idem_form_feed(ngx_http_idem_form_t *f,
     const u_char *p, size_t len);

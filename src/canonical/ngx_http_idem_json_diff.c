@@ -49,7 +49,7 @@ ngx_http_idem_json_diff(const ngx_str_t *one, const ngx_str_t *two,
     ngx_uint_t max, ngx_http_idem_json_diff_pt handler, void *data,
     ngx_uint_t *more)
 {
-    ngx_int_t                    rc, rc1, rc2, order;
+    ngx_int_t                    rc1, rc2, order;
     ngx_uint_t                   same;
     ngx_http_idem_json_diff_t    diff;
     ngx_http_idem_json_reader_t  r1, r2;
@@ -100,10 +100,7 @@ ngx_http_idem_json_diff(const ngx_str_t *one, const ngx_str_t *two,
             ngx_http_idem_json_diff_set(&diff, order <= 0 ? &r1 : NULL,
                                         order >= 0 ? &r2 : NULL);
 
-            rc = handler(data, &diff);
-            if (rc != NGX_OK) {
-                return rc;
-            }
+            handler(data, &diff);
         }
 
         if (order <= 0) {

@@ -126,7 +126,7 @@ typedef struct {
 } ngx_http_idem_json_diff_t;
 
 
-typedef ngx_int_t (*ngx_http_idem_json_diff_pt)(void *data,
+typedef void (*ngx_http_idem_json_diff_pt)(void *data,
     const ngx_http_idem_json_diff_t *diff);
 
 
@@ -136,9 +136,9 @@ typedef ngx_int_t (*ngx_http_idem_json_diff_pt)(void *data,
  * that a cut list lacks is not reported: it may have been cut off.
  *
  * NGX_OK; NGX_DECLINED if "one" or "two" is not a list, or they were made
- * with different secrets: then nothing was called; or what "handler"
- * returned, if not NGX_OK.  No path at all may differ though the documents
- * do: [1] and {"0":1}, some with a name twice, and where a list is cut.
+ * with different secrets: then nothing was called.  No path at all may differ
+ * though the documents do: [1] and {"0":1}, some with a name twice, and where
+ * a list is cut.
  */
 ngx_int_t ngx_http_idem_json_diff(const ngx_str_t *one,
     const ngx_str_t *two, ngx_uint_t max,

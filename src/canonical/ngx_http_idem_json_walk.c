@@ -43,8 +43,6 @@ static ngx_int_t ngx_http_idem_json_arrive(ngx_http_idem_json_walk_t *w,
     ngx_http_idem_json_kind_e kind, size_t base, const u_char *p, size_t len);
 static ngx_int_t ngx_http_idem_json_leaf(ngx_http_idem_json_walk_t *w,
     size_t base);
-static int ngx_http_idem_json_stop(ngx_http_idem_json_walk_t *w,
-    ngx_int_t rc);
 
 
 #define ngx_http_idem_json_inside(w, list)                                    \
@@ -88,6 +86,7 @@ ngx_http_idem_json_walk_init(ngx_http_idem_json_walk_t *w,
     ngx_http_idem_json_track_t  *t;
 
     w->options = options;
+    w->rc = NGX_ERROR;
 
     t = w->tracks;
 
@@ -201,7 +200,7 @@ ngx_http_idem_json_scalar(void *data, ngx_http_idem_json_kind_e kind,
                                    p, len)
         != NGX_OK)
     {
-        return ngx_http_idem_json_stop(w, NGX_ERROR);
+        return 0;
     }
 
     if (ngx_http_idem_json_listed(w)) {
@@ -217,7 +216,7 @@ ngx_http_idem_json_scalar(void *data, ngx_http_idem_json_kind_e kind,
         }
 
         if (!w->folded && ngx_http_idem_json_leaf(w, base) != NGX_OK) {
-            return ngx_http_idem_json_stop(w, NGX_ERROR);
+            return 0;
         }
     }
 
@@ -255,15 +254,9 @@ ngx_http_idem_json_name(void *data, const u_char *p, size_t len)
         }
     }
 
-    if (ngx_http_idem_canon_scalar(&w->canon,
-                                   NGX_HTTP_IDEM_CANON_STRING,
-                                   p, len)
-        != NGX_OK)
-    {
-        return ngx_http_idem_json_stop(w, NGX_ERROR);
-    }
-
-    return 1;
+    return ngx_http_idem_canon_scalar(&w->canon, NGX_HTTP_IDEM_CANON_STRING,
+                                      p, len)
+           == NGX_OK;
 }
 
 
@@ -275,7 +268,8 @@ ngx_http_idem_json_start(void *data, ngx_uint_t object)
     ngx_http_idem_json_frame_t  *f;
 
     if (w->depth == w->options->depth) {
-        return ngx_http_idem_json_stop(w, NGX_DECLINED);
+        w->rc = NGX_DECLINED;
+        return 0;
     }
 
     if (ngx_http_idem_json_enter(w) != NGX_OK) {
@@ -340,11 +334,7 @@ ngx_http_idem_json_end(void *data)
                                        f->base);
     }
 
-    if (rc != NGX_OK) {
-        return ngx_http_idem_json_stop(w, NGX_ERROR);
-    }
-
-    return ngx_http_idem_json_ended(w);
+    return rc == NGX_OK && ngx_http_idem_json_ended(w);
 }
 
 
@@ -365,12 +355,7 @@ ngx_http_idem_json_close_step(ngx_http_idem_json_walk_t *w, size_t work)
 
     w->closing = 0;
 
-    if (rc != NGX_OK) {
-        (void) ngx_http_idem_json_stop(w, NGX_ERROR);
-        return NGX_ERROR;
-    }
-
-    return ngx_http_idem_json_ended(w) ? NGX_OK : w->rc;
+    return (rc == NGX_OK && ngx_http_idem_json_ended(w)) ? NGX_OK : NGX_ERROR;
 }
 
 
@@ -424,7 +409,7 @@ ngx_http_idem_json_ended(ngx_http_idem_json_walk_t *w)
             w->folded = 0;
 
             if (ngx_http_idem_json_leaf(w, f->base) != NGX_OK) {
-                return ngx_http_idem_json_stop(w, NGX_ERROR);
+                return 0;
             }
         }
     }
@@ -506,7 +491,7 @@ ngx_http_idem_json_leave(ngx_http_idem_json_walk_t *w,
                                      w->parts, kind, base, p, len)
            != NGX_OK)
     {
-        return ngx_http_idem_json_stop(w, NGX_ERROR);
+        return 0;
     }
 
     excluded = (ngx_http_idem_json_inside(w, EXCLUDED) == w->depth);
@@ -580,13 +565,4 @@ ngx_http_idem_json_leaf(ngx_http_idem_json_walk_t *w, size_t base)
     value.len = w->canon.len - base;
 
     return ngx_http_idem_json_paths_add(w->paths, &value);
-}
-
-
-static int
-ngx_http_idem_json_stop(ngx_http_idem_json_walk_t *w, ngx_int_t rc)
-{
-    w->rc = rc;
-
-    return 0;
 }

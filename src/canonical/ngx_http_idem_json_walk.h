@@ -52,7 +52,7 @@ typedef struct {
     const ngx_http_idem_json_options_t  *options;
 
     ngx_http_idem_canon_t         canon;
-    ngx_int_t                     rc;              /* why it was ended    */
+    ngx_int_t                     rc;              /* if an event ends it */
 
     ngx_http_idem_json_frame_t   *frames;
     ngx_uint_t                    depth;           /* of them in use      */

@@ -24,10 +24,6 @@
 #include "conf/ngx_http_idem_conf.h"
 
 
-#define ngx_http_idem_same_text(a, b)                                         \
-    ((a)->len == (b)->len && ngx_memcmp((a)->data, (b)->data, (a)->len) == 0)
-
-
 typedef struct ngx_http_idem_ctx_s    ngx_http_idem_ctx_t;
 typedef struct ngx_http_idem_watch_s  ngx_http_idem_watch_t;
 

@@ -503,31 +503,20 @@ ngx_http_idem_early(ngx_http_idem_loc_conf_t *conf)
 static ngx_uint_t
 ngx_http_idem_request_only(ngx_str_t *value)
 {
-    u_char      *p, *last;
-    ngx_str_t   *prefix;
+    ngx_str_t  *prefix, rest, name;
 
     static ngx_str_t  prefixes[] = {
         ngx_string("http_"), ngx_string("arg_"), ngx_string("cookie_"),
         ngx_string("request_method"), ngx_null_string
     };
 
-    last = value->data + value->len;
+    rest = *value;
 
-    for (p = value->data; p < last; p++) {
-
-        if (*p != '$') {
-            continue;
-        }
-
-        p++;
-
-        if (p < last && *p == '{') {
-            p++;
-        }
+    while (ngx_http_idem_conf_variable(&rest, &name)) {
 
         for (prefix = prefixes; prefix->len; prefix++) {
-            if ((size_t) (last - p) >= prefix->len
-                && ngx_strncmp(p, prefix->data, prefix->len) == 0)
+            if (name.len >= prefix->len
+                && ngx_strncmp(name.data, prefix->data, prefix->len) == 0)
             {
                 break;
             }

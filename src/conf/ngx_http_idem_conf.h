@@ -356,6 +356,7 @@ ngx_http_idem_store_t *ngx_http_idem_conf_get_store(ngx_conf_t *cf,
     ngx_str_t *name);
 char *ngx_http_idem_conf_member(ngx_conf_t *cf, ngx_str_t *value,
     ngx_str_t *name);
+ngx_uint_t ngx_http_idem_conf_variable(ngx_str_t *rest, ngx_str_t *name);
 ngx_uint_t ngx_http_idem_conf_option(ngx_str_t *value, const char *name,
     ngx_str_t *text);
 ngx_uint_t ngx_http_idem_conf_is_off(ngx_conf_t *cf);
@@ -481,10 +482,6 @@ extern ngx_http_idem_choices_t  ngx_http_idem_sizes;
 #define ngx_http_idem_conf_is(value, text)                                    \
     ((value)->len == sizeof(text) - 1                                         \
      && ngx_strncmp((value)->data, text, sizeof(text) - 1) == 0)
-
-#define ngx_http_idem_conf_same(a, b)                                         \
-    ((a)->len == (b)->len                                                     \
-     && ngx_strncmp((a)->data, (b)->data, (b)->len) == 0)
 
 ngx_http_idem_statuses_t *ngx_http_idem_kept_statuses(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf);

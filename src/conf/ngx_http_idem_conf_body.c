@@ -207,7 +207,7 @@ ngx_http_idem_conf_replay_json(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     for (set = ilcf->replay_json->elts; set < member; set++) {
-        if (ngx_http_idem_conf_same(&set->member, &member->member)) {
+        if (ngx_http_idem_same_text(&set->member, &member->member)) {
             return "is duplicate";
         }
     }
@@ -454,7 +454,7 @@ ngx_http_idem_member_add(ngx_array_t *wanted, ngx_str_t *name)
     w = wanted->elts;
 
     for (i = 0; i < wanted->nelts; i++) {
-        if (ngx_http_idem_conf_same(&w[i], name)) {
+        if (ngx_http_idem_same_text(&w[i], name)) {
             return NGX_OK;
         }
     }

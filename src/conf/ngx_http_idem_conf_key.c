@@ -128,29 +128,12 @@ static char *
 ngx_http_idem_conf_key_headers(ngx_conf_t *cf, ngx_str_t *value,
     ngx_array_t **headers)
 {
-    u_char                 *p, *last;
-    ngx_str_t               name;
+    ngx_str_t               rest, name;
     ngx_http_idem_value_t  *header;
 
-    last = value->data + value->len;
+    rest = *value;
 
-    for (p = value->data; last - p > 6; p++) {
-
-        if (*p != '$') {
-            continue;
-        }
-
-        name.data = p + (p[1] == '{' ? 2 : 1);
-
-        for (p = name.data;
-             p < last && (*p == '_' || (*p >= '0' && *p <= '9')
-                          || ((*p | 0x20) >= 'a' && (*p | 0x20) <= 'z'));
-             p++)
-        {
-            /* void */
-        }
-
-        name.len = p-- - name.data;
+    while (ngx_http_idem_conf_variable(&rest, &name)) {
 
         if (name.len <= 5
             || ngx_strncasecmp(name.data, (u_char *) "http_", 5) != 0)
@@ -233,31 +216,19 @@ ngx_http_idem_conf_pointer(ngx_conf_t *cf, ngx_str_t *value,
 static ngx_uint_t
 ngx_http_idem_conf_key_hyphen(ngx_str_t *value)
 {
-    u_char  *p, *last;
+    ngx_str_t  rest, name;
 
-    last = value->data + value->len;
+    rest = *value;
 
-    for (p = value->data; last - p > 6; p++) {
+    while (ngx_http_idem_conf_variable(&rest, &name)) {
 
-        if (ngx_strncmp(p, "$http_", 6) != 0) {
-            continue;
-        }
-
-        p += 6;
-
-        while (p < last && (*p == '_' || (*p >= '0' && *p <= '9')
-                            || ((*p | 0x20) >= 'a' && (*p | 0x20) <= 'z')))
-        {
-            p++;
-        }
-
-        if (last - p > 1 && p[0] == '-'
-            && (p[1] | 0x20) >= 'a' && (p[1] | 0x20) <= 'z')
+        if (name.len >= 5 && ngx_strncmp(name.data, "http_", 5) == 0
+            && name.data[-1] == '$'
+            && rest.len > 1 && rest.data[0] == '-'
+            && (rest.data[1] | 0x20) >= 'a' && (rest.data[1] | 0x20) <= 'z')
         {
             return 1;
         }
-
-        p--;
     }
 
     return 0;
@@ -312,8 +283,7 @@ ngx_http_idem_conf_key_format(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     if (kind == NGX_ERROR) {
         return ngx_http_idem_conf_invalid(cf, &value[1],
-                             "it is \"token\", \"uuid\", \"uuid4\" or "
-                             "\"string\"");
+                                          ngx_http_idem_key_choices.valid);
     }
 
     format->kind = kind;

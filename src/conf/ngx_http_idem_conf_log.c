@@ -198,7 +198,7 @@ ngx_http_idem_conf_log_option(ngx_conf_t *cf,
     if (ngx_http_idem_conf_option(value, "level=", &s)) {
 
         for (i = 0; i < NGX_HTTP_IDEM_LEVEL_N; i++) {
-            if (ngx_http_idem_conf_same(&ngx_http_idem_level_names[i], &s)) {
+            if (ngx_http_idem_same_text(&ngx_http_idem_level_names[i], &s)) {
                 log->level = i;
                 return NGX_CONF_OK;
             }

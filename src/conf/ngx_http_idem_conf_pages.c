@@ -116,7 +116,7 @@ ngx_http_idem_may_be_page(ngx_http_request_t *r)
     name = mcf->pages.elts;
 
     for (i = 0; i < mcf->pages.nelts; i++) {
-        if (ngx_http_idem_conf_same(&name[i], &clcf->name)) {
+        if (ngx_http_idem_same_text(&name[i], &clcf->name)) {
             return 1;
         }
     }

@@ -35,6 +35,43 @@ ngx_http_idem_conf_complex(ngx_conf_t *cf, ngx_str_t *value,
 }
 
 
+/* the next variable of a value; 0 after the last one */
+
+ngx_uint_t
+ngx_http_idem_conf_variable(ngx_str_t *rest, ngx_str_t *name)
+{
+    u_char  *p, *last;
+
+    last = rest->data + rest->len;
+    p = ngx_strlchr(rest->data, last, '$');
+
+    if (p == NULL) {
+        return 0;
+    }
+
+    p++;
+
+    if (p < last && *p == '{') {
+        p++;
+    }
+
+    for (name->data = p; p < last; p++) {
+        if (*p != '_' && !(*p >= '0' && *p <= '9')
+            && !((*p | 0x20) >= 'a' && (*p | 0x20) <= 'z'))
+        {
+            break;
+        }
+    }
+
+    name->len = p - name->data;
+
+    rest->data = p;
+    rest->len = last - p;
+
+    return 1;
+}
+
+
 /* whether a parameter is "<name>=<text>"; "name" ends with "=" */
 
 ngx_uint_t

@@ -268,7 +268,7 @@ ngx_http_idem_find_store(ngx_http_idem_main_conf_t *mcf, ngx_str_t *name)
     store = mcf->stores.elts;
 
     for (i = 0; i < mcf->stores.nelts; i++) {
-        if (ngx_http_idem_conf_same(&store[i]->name, name)) {
+        if (ngx_http_idem_same_text(&store[i]->name, name)) {
             return store[i];
         }
     }
@@ -397,7 +397,7 @@ ngx_http_idem_find_log(ngx_http_idem_main_conf_t *mcf,
     {
         log = ngx_queue_data(q, ngx_http_idem_log_t, queue);
 
-        if (log->send && ngx_http_idem_conf_same(&log->name, &store->name)) {
+        if (log->send && ngx_http_idem_same_text(&log->name, &store->name)) {
             return log;
         }
     }

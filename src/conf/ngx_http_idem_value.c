@@ -640,7 +640,7 @@ ngx_int_t
 ngx_http_idem_conf_enum(ngx_conf_enum_t *e, ngx_str_t *value)
 {
     for ( /* void */ ; e->name.len; e++) {
-        if (ngx_http_idem_conf_same(&e->name, value)) {
+        if (ngx_http_idem_same_text(&e->name, value)) {
             return (ngx_int_t) e->value;
         }
     }

@@ -172,8 +172,9 @@ ngx_redis_reply(ngx_redis_conn_t *conn, redisReply *reply)
     c = conn->connection;
 
     if (conn->channel && conn->state == NGX_REDIS_READY) {
-        rc = conn->owner ? conn->owner->message(conn, reply)
-                         : ngx_redis_message(conn, reply);
+        rc = ngx_redis_is_checked(conn, reply) ? NGX_OK
+             : conn->owner ? conn->owner->message(conn, reply)
+             : ngx_redis_message(conn, reply);
 
         freeReplyObject(reply);
 

@@ -145,10 +145,6 @@ ngx_redis_events_message(ngx_redis_conn_t *conn, redisReply *reply)
     in_port_t  port;
     ngx_str_t  host, text, channel;
 
-    if (ngx_redis_is_checked(conn, reply)) {
-        return NGX_OK;
-    }
-
     if (ngx_redis_field(reply, 1, &channel) != NGX_OK
         || ngx_redis_field(reply, 2, &text) != NGX_OK)
     {

@@ -145,16 +145,12 @@ ngx_redis_is_checked(ngx_redis_conn_t *conn, redisReply *reply)
 }
 
 
-/* { "message", channel, text }, or the reply to a test */
+/* { "message", channel, text } */
 
 ngx_int_t
 ngx_redis_message(ngx_redis_conn_t *conn, redisReply *reply)
 {
     ngx_str_t  kind, text;
-
-    if (ngx_redis_is_checked(conn, reply)) {
-        return NGX_OK;
-    }
 
     if (ngx_redis_field(reply, 0, &kind) != NGX_OK
         || kind.len != 7

@@ -39,7 +39,6 @@ static ngx_int_t ngx_http_idem_body_parsers(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_http_idem_fingerprint_e mode);
 static ngx_http_idem_json_options_t *ngx_http_idem_body_secret(
     ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx);
-static ngx_int_t ngx_http_idem_body_parse(ngx_http_idem_body_t *body);
 static ngx_int_t ngx_http_idem_body_turn(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_body_canonical(ngx_http_idem_body_t *body);
@@ -199,11 +198,14 @@ ngx_http_idem_body_start(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 
     body->late = (r->request_body != NULL);
 
-    if (body->late && body->turn == NULL) {
+    if (body->late || body->json || body->form) {
         body->turn = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_turn_t));
+        if (body->turn == NULL) {
+            return NGX_ERROR;
+        }
     }
 
-    return (body->late && body->turn == NULL) ? NGX_ERROR : NGX_OK;
+    return NGX_OK;
 }
 
 
@@ -270,11 +272,6 @@ ngx_http_idem_body_parsers(ngx_http_request_t *r,
         && body->detail == NGX_HTTP_IDEM_JSON_DETAIL_OFF)
     {
         return NGX_OK;
-    }
-
-    body->turn = ngx_pcalloc(r->pool, sizeof(ngx_http_idem_turn_t));
-    if (body->turn == NULL) {
-        return NGX_ERROR;
     }
 
     if (mode == NGX_HTTP_IDEM_FINGERPRINT_FORM) {
@@ -446,19 +443,8 @@ ngx_http_idem_body_work(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         body->digest = NULL;
     }
 
-    if (ngx_http_idem_body_parse(body) == NGX_AGAIN) {
-        return NGX_AGAIN;
-    }
+    /* a parser keeps its failure, and ..._done() returns it */
 
-    return ngx_http_idem_body_canonical(body);
-}
-
-
-/* a parser keeps its failure, and ..._done() returns it */
-
-static ngx_int_t
-ngx_http_idem_body_parse(ngx_http_idem_body_t *body)
-{
     if (body->json
         && ngx_http_idem_json_work(body->json, NGX_HTTP_IDEM_PARSE_WORK)
            == NGX_AGAIN)
@@ -473,7 +459,7 @@ ngx_http_idem_body_parse(ngx_http_idem_body_t *body)
         return NGX_AGAIN;
     }
 
-    return NGX_OK;
+    return ngx_http_idem_body_canonical(body);
 }
 
 
@@ -509,14 +495,10 @@ ngx_http_idem_body_canonical(ngx_http_idem_body_t *body)
     rc = NGX_DECLINED;
 
     if (body->form) {
-        rc = ngx_http_idem_form_done(body->form, hash);
+        rc = ngx_http_idem_form_done(body->form, body->hash);
 
         if (rc == NGX_ERROR) {
             return NGX_ERROR;
-        }
-
-        if (rc == NGX_OK) {
-            ngx_memcpy(body->hash, hash, sizeof(hash));
         }
 
         ngx_http_idem_form_destroy(body->form);

@@ -31,8 +31,7 @@ static void ngx_http_idem_not_covered(ngx_http_request_t *r,
     ngx_http_idem_loc_conf_t *conf);
 static ngx_int_t ngx_http_idem_run(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
-static ngx_int_t ngx_http_idem_failed(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_int_t rc);
+static ngx_int_t ngx_http_idem_failed(ngx_http_idem_ctx_t *ctx, ngx_int_t rc);
 static ngx_int_t ngx_http_idem_run_begin(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_uint_t ngx_http_idem_discarded(ngx_http_request_t *r,
@@ -181,7 +180,7 @@ ngx_http_idem_access_handler(ngx_http_request_t *r)
 
     rc = ngx_http_idem_admit(r, ctx);
 
-    return (rc == NGX_OK) ? NGX_DECLINED : ngx_http_idem_failed(r, ctx, rc);
+    return (rc == NGX_OK) ? NGX_DECLINED : ngx_http_idem_failed(ctx, rc);
 }
 
 
@@ -208,7 +207,7 @@ ngx_http_idem_precontent_handler(ngx_http_request_t *r)
         ngx_http_idem_change_location(r, ctx);
     }
 
-    return ngx_http_idem_failed(r, ctx, ngx_http_idem_run(r, ctx));
+    return ngx_http_idem_failed(ctx, ngx_http_idem_run(r, ctx));
 }
 
 
@@ -296,8 +295,7 @@ ngx_http_idem_run(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
  */
 
 static ngx_int_t
-ngx_http_idem_failed(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
-    ngx_int_t rc)
+ngx_http_idem_failed(ngx_http_idem_ctx_t *ctx, ngx_int_t rc)
 {
     if (rc < NGX_HTTP_SPECIAL_RESPONSE
         || (ctx->stage > NGX_HTTP_IDEM_BEGIN
@@ -502,7 +500,7 @@ ngx_http_idem_body_ready(ngx_http_request_t *r, ngx_int_t rc)
     }
 
     if (rc != NGX_OK) {
-        rc = ngx_http_idem_failed(r, ctx, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        rc = ngx_http_idem_failed(ctx, NGX_HTTP_INTERNAL_SERVER_ERROR);
         ngx_http_finalize_request(r, rc);
         return;
     }

@@ -42,6 +42,8 @@ static ngx_uint_t ngx_http_idem_may_differ(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static uint64_t ngx_http_idem_place_form(ngx_http_request_t *r);
 static void ngx_http_idem_rewritten_mark(void *data);
+static ngx_uint_t ngx_http_idem_is_unchecked(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 static uint64_t ngx_http_idem_details_id(ngx_http_request_t *r);
 
 
@@ -195,7 +197,7 @@ ngx_http_idem_is_rewritten(ngx_http_request_t *r)
  * record without a place was made there.
  */
 
-ngx_uint_t
+static ngx_uint_t
 ngx_http_idem_is_unchecked(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     return ngx_http_idem_is_redirected(r) && !ctx->place.checked;

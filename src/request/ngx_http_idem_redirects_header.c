@@ -342,17 +342,11 @@ ngx_http_idem_redirect_read(ngx_pool_t *pool, ngx_str_t *field, ngx_str_t *s)
 static uint64_t
 ngx_http_idem_place_id(ngx_str_t *value, ngx_uint_t n)
 {
-    u_char      c, *p;
-    uint64_t    id;
-    ngx_uint_t  i;
+    char  text[NGX_HTTP_IDEM_PLACE_ID_LEN + 1];
 
-    p = value->data + n * NGX_HTTP_IDEM_PLACE_ID_LEN;
-    id = 0;
+    (void) ngx_cpystrn((u_char *) text,
+                       value->data + n * NGX_HTTP_IDEM_PLACE_ID_LEN,
+                       sizeof(text));
 
-    for (i = 0; i < NGX_HTTP_IDEM_PLACE_ID_LEN; i++) {
-        c = p[i];
-        id = (id << 4) | (c <= '9' ? c - '0' : c - 'a' + 10);
-    }
-
-    return id;
+    return strtoull(text, NULL, 16);
 }

@@ -444,8 +444,6 @@ void ngx_http_idem_address_own(ngx_http_request_t *r,
 ngx_int_t ngx_http_idem_rewritten(ngx_http_request_t *r);
 ngx_uint_t ngx_http_idem_is_rewritten(ngx_http_request_t *r);
 
-ngx_uint_t ngx_http_idem_is_unchecked(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx);
 ngx_uint_t ngx_http_idem_is_elsewhere(ngx_http_request_t *r,
     ngx_http_idem_cover_t *cover);
 ngx_uint_t ngx_http_idem_target_same(ngx_http_idem_cover_t *cover);

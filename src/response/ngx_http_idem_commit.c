@@ -37,25 +37,26 @@ static void ngx_http_idem_instead_handler(ngx_event_t *ev);
 ngx_int_t
 ngx_http_idem_commit(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
+    size_t     len;
     ngx_int_t  rc;
 
-    ctx->capture.response.plain_len = ctx->capture.response.body_len;
+    len = ctx->capture.response.body_len;
 
-    if (ctx->capture.response.body_len
+    ctx->capture.response.plain_len = len;
+
+    if (len
         && ngx_http_idem_flag(r, &ctx->conf->compress, "idempotency_compress")
-        && ctx->capture.response.body_len
-           >= ngx_http_idem_size(r, &ctx->conf->compress_min,
-                                 "idempotency_compress")
+        && len >= ngx_http_idem_size(r, &ctx->conf->compress_min,
+                                     "idempotency_compress")
         && ngx_http_idem_deflate(r, ctx) == NGX_AGAIN)
     {
         ngx_http_idem_enter(ctx, NGX_HTTP_IDEM_COMPRESS,
                             "the response is complete");
+        rc = NGX_AGAIN;
 
-        ngx_http_idem_commit_block(r);
-        return NGX_AGAIN;
+    } else {
+        rc = ngx_http_idem_submit(r, ctx);
     }
-
-    rc = ngx_http_idem_submit(r, ctx);
 
     if (rc == NGX_AGAIN) {
         ngx_http_idem_commit_block(r);

@@ -45,7 +45,7 @@ typedef struct {
      + sizeof("{\"path\":,\"change\":\"changed\",\"old\":,\"new\":},"))
 
 
-static ngx_int_t ngx_http_idem_diff_entry(void *data,
+static void ngx_http_idem_diff_entry(void *data,
     const ngx_http_idem_json_diff_t *diff);
 static u_char *ngx_http_idem_diff_object(ngx_http_idem_diff_t *d, u_char *p,
     const ngx_http_idem_json_diff_t *diff);
@@ -57,7 +57,6 @@ static u_char *ngx_http_idem_diff_value(u_char *p,
 static u_char *ngx_http_idem_diff_text(u_char *p,
     const ngx_str_t *text, ngx_uint_t cut);
 static u_char *ngx_http_idem_diff_beginning(u_char *p, const ngx_str_t *text);
-static ngx_uint_t ngx_http_idem_diff_is_json(const ngx_str_t *text);
 static u_char *ngx_http_idem_diff_escape(u_char *p, const u_char *src,
     const u_char *last);
 
@@ -124,7 +123,7 @@ ngx_http_idem_diff(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 }
 
 
-static ngx_int_t
+static void
 ngx_http_idem_diff_entry(void *data, const ngx_http_idem_json_diff_t *diff)
 {
     ngx_http_idem_diff_t  *d = data;
@@ -140,8 +139,6 @@ ngx_http_idem_diff_entry(void *data, const ngx_http_idem_json_diff_t *diff)
     d->last = (d->form == NGX_HTTP_IDEM_DIFF_OBJECTS)
               ? ngx_http_idem_diff_object(d, p, diff)
               : ngx_http_idem_diff_line(d, p, diff);
-
-    return NGX_OK;
 }
 
 
@@ -252,7 +249,7 @@ ngx_http_idem_diff_value(u_char *p, const ngx_str_t *text, ngx_uint_t cut)
     *p++ = '\'';
 
     if (!cut && text->len >= 2 && text->data[0] == '"'
-        && ngx_http_idem_diff_is_json(text))
+        && ngx_http_idem_json_valid(text) == NGX_OK)
     {
         /* already escaped for JSON */
         p = ngx_cpymem(p, text->data + 1, text->len - 2);
@@ -285,7 +282,7 @@ ngx_http_idem_diff_value(u_char *p, const ngx_str_t *text, ngx_uint_t cut)
 static u_char *
 ngx_http_idem_diff_text(u_char *p, const ngx_str_t *text, ngx_uint_t cut)
 {
-    if (!cut && ngx_http_idem_diff_is_json(text)) {
+    if (!cut && ngx_http_idem_json_valid(text) == NGX_OK) {
         return ngx_cpymem(p, text->data, text->len);
     }
 
@@ -344,15 +341,6 @@ ngx_http_idem_diff_beginning(u_char *p, const ngx_str_t *text)
     }
 
     return ngx_http_idem_diff_escape(p, start, last);
-}
-
-
-/* the parser validates the text, including its UTF-8 */
-
-static ngx_uint_t
-ngx_http_idem_diff_is_json(const ngx_str_t *text)
-{
-    return ngx_http_idem_json_valid(text) == NGX_OK;
 }
 
 

@@ -84,12 +84,11 @@ ngx_http_idem_keep_events(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     rest = *body;
     kept = 1;
 
-    while (ngx_http_idem_sse_next(r->pool, &rest, &event) == NGX_OK) {
+    for ( ;; ) {
+        rc = ngx_http_idem_sse_response(r->pool, &rest, &event);
 
-        rc = ngx_http_idem_is_rpc_response(&event.data);
-
-        if (rc == NGX_DECLINED) {
-            continue;
+        if (rc != NGX_OK) {
+            return kept || rc == NGX_ERROR;
         }
 
         ngx_memzero(&b, sizeof(ngx_buf_t));
@@ -100,14 +99,12 @@ ngx_http_idem_keep_events(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
         cl.buf = &b;
         cl.next = NULL;
 
-        kept = rc == NGX_ERROR || ngx_http_idem_keep_body(ctx, &cl);
+        kept = ngx_http_idem_keep_body(ctx, &cl);
 
         if (kept) {
-            break;
+            return 1;
         }
     }
-
-    return kept;
 }
 
 

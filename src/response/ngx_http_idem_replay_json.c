@@ -265,18 +265,10 @@ ngx_http_idem_rewrite_events(ngx_http_request_t *r,
     len = body->len;
 
     for ( ;; ) {
-        rc = ngx_http_idem_sse_next(r->pool, &rest, &event);
+        rc = ngx_http_idem_sse_response(r->pool, &rest, &event);
 
         if (rc == NGX_DONE) {
             break;
-        }
-
-        if (rc == NGX_OK) {
-            rc = ngx_http_idem_is_rpc_response(&event.data);
-        }
-
-        if (rc == NGX_DECLINED) {
-            continue;
         }
 
         text = event.data;

@@ -337,10 +337,11 @@ ngx_uint_t ngx_http_idem_is_type(ngx_http_request_t *r,
 ngx_uint_t ngx_http_idem_is_sse(ngx_http_request_t *r);
 
 /*
- * Finds the next complete event in "rest" whose data lines are adjacent:
- * NGX_OK, or NGX_DONE if there is none, or NGX_ERROR without memory
+ * Finds the next complete event in "rest" whose data lines are adjacent and
+ * are a JSON-RPC response: NGX_OK, or NGX_DONE if there is none, or NGX_ERROR
+ * without memory
  */
-ngx_int_t ngx_http_idem_sse_next(ngx_pool_t *pool, ngx_str_t *rest,
+ngx_int_t ngx_http_idem_sse_response(ngx_pool_t *pool, ngx_str_t *rest,
     ngx_http_idem_sse_event_t *event);
 
 /*
@@ -348,9 +349,6 @@ ngx_int_t ngx_http_idem_sse_next(ngx_pool_t *pool, ngx_str_t *rest,
  * (Last-Event-ID): removes the events up to that one from "body"
  */
 void ngx_http_idem_sse_resume(ngx_http_request_t *r, ngx_str_t *body);
-
-/* NGX_OK: a JSON-RPC response; NGX_DECLINED: none; NGX_ERROR: no memory */
-ngx_int_t ngx_http_idem_is_rpc_response(ngx_str_t *data);
 
 #define ngx_http_idem_header_is(name, text)                                   \
     ((name)->len == sizeof(text) - 1                                          \

@@ -27,6 +27,7 @@ static u_char *ngx_http_idem_sse_value(u_char *line, u_char *end,
     const ngx_str_t *name);
 static u_char *ngx_http_idem_sse_eol(u_char *p, u_char *last);
 static u_char *ngx_http_idem_sse_skip_eol(u_char *p, u_char *last);
+static ngx_int_t ngx_http_idem_is_rpc_response(ngx_str_t *data);
 
 
 /* members that a JSON-RPC response has, or must not have */
@@ -85,10 +86,11 @@ ngx_http_idem_is_sse(ngx_http_request_t *r)
 
 
 ngx_int_t
-ngx_http_idem_sse_next(ngx_pool_t *pool, ngx_str_t *rest,
+ngx_http_idem_sse_response(ngx_pool_t *pool, ngx_str_t *rest,
     ngx_http_idem_sse_event_t *event)
 {
     u_char      *p, *line, *eol, *last;
+    ngx_int_t    rc;
     ngx_uint_t   n, apart;
 
     p = rest->data;
@@ -137,7 +139,15 @@ ngx_http_idem_sse_next(ngx_pool_t *pool, ngx_str_t *rest,
         rest->len = last - p;
 
         if (n && !apart) {
-            return ngx_http_idem_sse_data(pool, event, n);
+            rc = ngx_http_idem_sse_data(pool, event, n);
+
+            if (rc == NGX_OK) {
+                rc = ngx_http_idem_is_rpc_response(&event->data);
+            }
+
+            if (rc != NGX_DECLINED) {
+                return rc;
+            }
         }
 
         n = 0;
@@ -280,7 +290,9 @@ ngx_http_idem_sse_resume(ngx_http_request_t *r, ngx_str_t *body)
 }
 
 
-ngx_int_t
+/* NGX_OK: a JSON-RPC response; NGX_DECLINED: none; NGX_ERROR: no memory */
+
+static ngx_int_t
 ngx_http_idem_is_rpc_response(ngx_str_t *data)
 {
     u_char                              digest[NGX_HTTP_IDEM_CANON_DIGEST_LEN];

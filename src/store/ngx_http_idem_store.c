@@ -16,6 +16,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "ngx_http_idem.h"
 #include "store/ngx_http_idem_store.h"
 #include "store/memory/ngx_http_idem_memory.h"
 #include "store/redis/ngx_http_idem_redis.h"
@@ -119,9 +120,7 @@ ngx_http_idem_backend_place(const ngx_str_t *name)
     const ngx_http_idem_backend_t  **b;
 
     for (b = ngx_http_idem_backends; *b; b++) {
-        if ((*b)->name.len == name->len
-            && ngx_strncmp((*b)->name.data, name->data, name->len) == 0)
-        {
+        if (ngx_http_idem_same_text(&(*b)->name, name)) {
             break;
         }
     }

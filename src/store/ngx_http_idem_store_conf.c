@@ -18,6 +18,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
+#include "ngx_http_idem.h"
 #include "store/ngx_http_idem_store.h"
 
 
@@ -46,9 +47,7 @@ ngx_http_idem_store_command(ngx_http_idem_store_command_t *table,
     ngx_http_idem_store_command_t  *c;
 
     for (c = table; c->command.name.len; c++) {
-        if (c->command.name.len == name->len
-            && ngx_strncmp(c->command.name.data, name->data, name->len) == 0)
-        {
+        if (ngx_http_idem_same_text(&c->command.name, name)) {
             return c;
         }
     }
@@ -152,9 +151,7 @@ ngx_http_idem_store_is_word(ngx_command_t *cmd, ngx_str_t *value)
     }
 
     for ( /* void */ ; e->name.len; e++) {
-        if (e->name.len == value->len
-            && ngx_strncmp(e->name.data, value->data, value->len) == 0)
-        {
+        if (ngx_http_idem_same_text(&e->name, value)) {
             return 1;
         }
     }

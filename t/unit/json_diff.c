@@ -100,7 +100,7 @@ tell_text(const ngx_str_t *text, ngx_uint_t cut)
 }
 
 
-static ngx_int_t
+static void
 tell(void *data, const ngx_http_idem_json_diff_t *diff)
 {
     told_len += sprintf(told + told_len, "%c %.*s", "~+-"[diff->change],
@@ -115,14 +115,12 @@ tell(void *data, const ngx_http_idem_json_diff_t *diff)
     }
 
     told_len += sprintf(told + told_len, ";");
-
-    return NGX_OK;
 }
 
 
 /* reads all that it is given, for the address sanitizer */
 
-static ngx_int_t
+static void
 touch(void *data, const ngx_http_idem_json_diff_t *diff)
 {
     size_t     i;
@@ -138,8 +136,6 @@ touch(void *data, const ngx_http_idem_json_diff_t *diff)
             *sum += *part[i].data++;
         }
     }
-
-    return NGX_OK;
 }
 
 

@@ -283,9 +283,7 @@ ngx_http_idem_zone_named(ngx_cycle_t *cycle, ngx_str_t *name)
 
     while ((zone = ngx_http_idem_zone_next(&part, &i))) {
 
-        if (zone->shm.name.len == name->len
-            && ngx_strncmp(zone->shm.name.data, name->data, name->len) == 0)
-        {
+        if (ngx_http_idem_same_text(&zone->shm.name, name)) {
             break;
         }
     }
