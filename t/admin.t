@@ -339,6 +339,18 @@ for ([ 'GET', 'records/nowhere', 404, 'STORE_UNKNOWN' ],
     like($r->json->{error}{message}, qr/^[A-Z"].*[.?]$/, 'a sentence');
 }
 
+# whoever forgets the scope takes the record for gone
+
+my $said = 'The scope was "localhost", the host of this request: name another with "scope".';
+
+for my $method ('GET', 'DELETE') {
+    like(admin($method, 'records/STORE?key=none')->json->{error}{message},
+         qr/deleted\..* \Q$said\E$/, "$method: in which scope");
+    unlike(admin($method, "records/STORE$_")->json->{error}{message},
+           qr/scope/, "$method $_: not if it is named")
+        for '?key=none&scope=localhost', "/$none";
+}
+
 
 
 === TEST 8: health asks the stores

@@ -159,6 +159,9 @@ for my $name ('"X TTL"', 'X:TTL', '""') {
             'the name of a header');
 }
 
+refuses('location', 'idempotency_log "";', 0, 'invalid value "" in "idempotency_log" directive',
+        'it is a file, "syslog:server=<address>", "store:<name>" or "off"');
+
 for my $flag (qw(headers error_body compress)) {
     refuses('location', "idempotency_$flag maybe;", 0,
             "invalid value \"maybe\" in \"idempotency_$flag\" directive",
@@ -605,9 +608,25 @@ $redis->("timeout $_", qq(invalid value "$_" in "timeout" directive),
 $redis->("tls $_", qq(invalid value "$_" in "tls" directive),
          'it is "on" or "off"') for qw(yes ON);
 $redis->('prefix ' . 'x' x 129, 'in "prefix" directive', 'at most 128');
-$redis->($_, 'invalid number of arguments in "', 'it takes one')
-    for 'user', 'user a b', 'user ""', 'tls on off', 'sentinel', 'server',
-        'outbox', 'cache a:1m ttl=1s x';
+$redis->($_, 'invalid number of arguments in "', 'it takes one value, and is ')
+    for 'user', 'user a b', 'tls on off', 'outbox';
+$redis->($_, 'invalid number of arguments in "', 'it takes one or more values, and is ')
+    for 'sentinel', 'server';
+$redis->('cache a:1m ttl=1s x', 'invalid number of arguments in "cache"',
+         'it takes one or two values, and is "cache <zone>:<size> [ttl=30s]"');
+$redis->(qq($_ ""), qq(invalid value "" in "$_" directive: it can't be empty; it is ))
+    for qw(user password prefix server outbox);
+
+# nginx's own message has neither the directive nor the line
+for ('tls_trusted_certificate /etc/hostname;',
+     'tls_certificate /etc/hostname; tls_certificate_key /etc/hostname;')
+{
+    my ($what) = /^(\w+)/;
+    my ($said) = try_config('http', "idempotency_store a redis { server 127.0.0.1:1; tls on; $_ }");
+
+    like($said, qr/\[emerg\] .*store "a" in \S*tried\.conf:\d+ has a "$what"/,
+         "$what: store and line");
+}
 $redis->("$_; $_", qr/"\w+" directive is duplicate/)
     for 'user a', 'timeout 1s', 'connections 1', 'tls off', 'prefix a';
 
@@ -645,6 +664,13 @@ my $warns = sub {
 
 $warns->('idempotency on; idempotency_lease 5ms;', '"idempotency_lease 5ms" is too short, it counts as 100ms',
          'tried.conf:');
+
+# an "off" that is meant to end an inherited bypass would end all protection
+$warns->("idempotency on; idempotency_bypass $_;",
+         qq("idempotency_bypass" with "off" lets every request pass), 'write "0"', 'tried.conf:')
+    for 'off', '$arg_a off';
+
+takes('location', "idempotency on; idempotency_bypass $_;") for '0', '""', '$arg_a', '0 $arg_a', '"0 $arg_a"';
 
 takes('location', $_) for 'idempotency on; idempotency_lease 100ms;', 'idempotency on; idempotency_lease $arg_l;',
                           'idempotency on; idempotency_ttl 5ms;';

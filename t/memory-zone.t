@@ -538,3 +538,21 @@ is($send->($large[0], 1, '/size?n=40000')->error_code, 'RESPONSE_NOT_KEPT',
    'the first is not');
 
 is_deeply([ grep { app_count($_) != 1 } @keys, @large ], [], 'each ran once');
+
+
+
+=== TEST 11: responses without room are one line, and then a count
+--- store: memory
+--- workers: 1
+--- http_config eval: $::store
+--- config eval: $::location
+--- client
+my ($ran) = fill('a', '/size?n=300');
+
+cmp_ok(scalar @$ran, '>', 100, 'more ran than there is room for responses');
+error_log_like(qr/\[error\] [^\n]*there is no room for a response in store "ledger", its retry is refused, record [0-9a-f]{16}/,
+               'the first is logged');
+error_log_like(qr/there is no room for a response in store "ledger", its retry is refused: \d+ more in the last second/,
+               'the others are counted');
+cmp_ok(scalar(() = error_log() =~ /there is no room for a response/g), '<=',
+       6, 'in few lines');

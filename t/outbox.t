@@ -408,6 +408,8 @@ my @keys = map { key() } 1 .. 6;
 my @r = run_apart(map { ("/size?n=8000&op=a$_", $keys[$_]) } 0 .. $#keys);
 is(length $_->body, 8000, 'the client has its response') for @r;
 error_log_like(qr/\[error\] .*there is no room for its response in zone "idempotency_outbox_shared" with \d+ waiting: its retry is refused/, 'the log says what is lost');
+error_log_unlike(qr/commit in store "shared" failed: [^\n;]*, record/,
+                 'and nothing else of it');
 
 @r = map { http_post("/size?n=8000&op=a$_&hold=1", 'x',
                      $keys[$_]) } 0 .. $#keys;

@@ -358,6 +358,10 @@ is(http_post('/close', 'x', { 'Idempotency-Key' => 'default' })->status, 502,
 is(http_post('/retry/close', 'x', { 'Idempotency-Key' => 'again' })->status,
    502, 'retry: tried again');
 is(app_count('/retry/close'), 2, 'retry: ran again');
+is(http_post('/retry/ok', 'y', { 'Idempotency-Key' => 'again' })->body,
+   "run 1\n", 'retry: the key is free, for any request');
+is(http_post('/lease/ok', 'y', \%key)->error_code, 'IDEMPOTENCY_CONFLICT',
+   'lease: it is not');
 
 my $r = http_post('/lease/close', 'x', \%key);
 is($r->status, 409, 'lease: refused');

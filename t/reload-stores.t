@@ -40,7 +40,7 @@ edit_config(sub { s/idempotency  on/idempotency  off/ });
 ok(nginx_reload(), 'off');
 
 is(post('/ok?op=b', $key)->body, "run $_\n", 'off') for 1, 2;
-error_log_like(qr/\[warn\] .*no store uses zone "idempotency_default" any more, which holds 1 unexpired/,
+error_log_like(qr/\[warn\] .*no store uses zone "idempotency_default" any more, which holds 1 unexpired records: retries of their requests may run again/,
                'what it means is told');
 
 # once more, and with nothing else in between
@@ -162,7 +162,7 @@ for my $change ([ 'renamed', sub { s/shared/common/g } ],
     edit_config(sub { $_ = $text });
 }
 
-error_log_like(qr/\[emerg\] .*idempotency_store "shared" is gone from the configuration, and 1 commits are kept.*declare it under that name/,
+error_log_like(qr/\[emerg\] .*idempotency_store "shared" is gone from the configuration, and 1 commits are kept.*retries of their requests would run again: declare it under that name/,
                'with the way out');
 
 is(post('/hold?op=a', $key)->body, "run 1\n", 'it is still replayed');

@@ -495,3 +495,45 @@ ok(wait_for(sub { post('/ok?op=k', $key, 'next'); trail('&actor=next') }, 15),
    'the next one goes on');
 cmp_ok($n, '>', 50, 'what the old one could not send is counted');
 --- no_check_log
+
+
+
+=== TEST 11: a user without the rights for events
+--- store: redis
+--- http_config
+    idempotency_store trail redis {
+        server    127.0.0.1:$TEST_NGINX_OWN_PORT;
+        prefix    rights:;
+        user      few;
+        password  few;
+    }
+--- config
+    location / {
+        idempotency      on;
+        idempotency_log  store:trail;
+        proxy_pass       http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /ops/  { idempotency_admin; }
+--- provokes: events could not be written to store "trail"
+--- client
+$::redis->command(qw(ACL SETUSER few on >few ~* &* +@all -xadd -xrange -xdel));
+
+http_post('/ok?op=k', 'x', { 'Idempotency-Key' => new_key() });
+error_log_like(qr/events could not be written to store "trail": the user may not do that, give it \+xadd: [^\n]*[^.]; it is tried again/,
+               'the right is named');
+
+for ([ 'GET', 'follow=0', '' ],
+     [ 'DELETE', 'older=1h', ' 0 events were deleted before that.' ])
+{
+    my ($method, $args, $more) = @$_;
+    my $r = http_request($method, "/ops/events?store=trail&$args", '', {});
+
+    is($r->status, 403, "$method: refused");
+    like($r->json->{error}{message},
+         qr/^Store "trail" refuses: the user may not do that, give it \+xrange \+xdel: (?:(?!deleted).)*[^.]\.\Q$more\E$/,
+         'and why');
+}
+
+$::redis->command(qw(ACL SETUSER few +xadd +xrange));
+ok(wait_for(sub { http_get('/ops/events?store=trail&follow=0')->body =~ /key\.created/ }, 10),
+   'with the rights they are there');

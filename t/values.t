@@ -662,3 +662,30 @@ for my $when (undef, qw(missing always ever)) {
 
 error_log_like(qr/"idempotency_dedupe" evaluates to "ever", it is "missing" or "always"/,
                'told');
+
+
+
+=== TEST 16: a bad value of every request is one line, and then a count
+--- workers: 1
+--- config
+    idempotency                  $TEST_STORE;
+
+    location / {
+        idempotency_ttl          $arg_ttl;
+        idempotency_keep_status  $arg_keep;
+        proxy_pass               http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+for my $n (1 .. 20) {
+    is(http_post("/ok?op=a$n&ttl=soon&keep=all", 'x',
+                 { 'Idempotency-Key' => new_key() })->status, 200, "runs $n");
+}
+
+for ('"idempotency_ttl" evaluates to "soon"',
+     '"idempotency_keep_status" evaluates to "all"')
+{
+    error_log_like(qr/\[error\] [^\n]*idempotency: \Q$_\E/, "$_: logged");
+    error_log_like(qr/\Q$_\E[^\n]*: \d+ more in the last second/,
+                   'and counted');
+    cmp_ok(scalar(() = error_log() =~ /\Q$_\E/g), '<=', 4, 'in few lines');
+}

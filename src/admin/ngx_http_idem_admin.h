@@ -84,6 +84,8 @@ typedef struct {
     ngx_str_t               cursor;             /* of the store             */
     ngx_str_t               seen;               /* of its slice, on pages
                                                    before: see "seen" below */
+    ngx_str_t               host;               /* is the scope; empty: the
+                                                   scope was given          */
 } ngx_http_idem_admin_query_t;
 
 

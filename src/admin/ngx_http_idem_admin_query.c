@@ -109,6 +109,11 @@ ngx_http_idem_admin_query(ngx_http_request_t *r, ngx_str_t *args,
 
     case NGX_OK:
         q->one = 1;
+
+        if (args[NGX_HTTP_IDEM_ARG_SCOPE].data == NULL) {
+            q->host = scope;
+        }
+
         return ngx_http_idem_admin_deletion(r, by_id | key, rc);
 
     case NGX_ERROR:

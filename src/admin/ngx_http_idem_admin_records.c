@@ -414,6 +414,7 @@ static ngx_int_t
 ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
 {
     ngx_int_t               rc;
+    ngx_str_t              *host;
     ngx_uint_t              removes;
     ngx_http_idem_entry_t  *entry;
 
@@ -436,12 +437,17 @@ ngx_http_idem_admin_one(ngx_http_idem_admin_t *a)
     }
 
     if (a->job.op.result == NGX_HTTP_IDEM_GONE) {
+        host = &a->query.host;
+
         return ngx_http_idem_admin_error(a->job.request, NGX_HTTP_NOT_FOUND,
                       "RECORD_UNKNOWN", "There is no such record in store "
-                      "\"%V\": it never was, it expired, or it was deleted.%s",
-                      &a->store->name,
+                      "\"%V\": it never was, it expired, or it was deleted."
+                      "%s%s%V%s", &a->store->name,
                       removes ? " A host that still has to store it will not."
-                              : "");
+                              : "",
+                      host->len ? " The scope was \"" : "", host,
+                      host->len ? "\", the host of this request: name another "
+                                  "with \"scope\"." : "");
     }
 
     /* none: the reply was lost, and with it the record's data */

@@ -402,8 +402,10 @@ ngx_http_idem_trail_replied(ngx_http_idem_admin_trail_t *t)
                       op->denied ? NGX_HTTP_FORBIDDEN
                                  : NGX_HTTP_SERVICE_UNAVAILABLE,
                       op->denied ? "STORE_FORBIDDEN" : "STORE_UNAVAILABLE",
-                      "Store \"%V\" %s: %s. %ui events were deleted before "
-                      "that.", &t->store->name,
+                      t->remove ? "Store \"%V\" %s: %s. %ui events were "
+                                  "deleted before that."
+                                : "Store \"%V\" %s: %s.",
+                      &t->store->name,
                       op->denied ? "refuses" : "does not answer",
                       op->error ? op->error : "no reply",
                       t->dry_run ? 0 : t->n);

@@ -372,10 +372,11 @@ ngx_http_idem_op_failed(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
         ngx_http_idem_event(cover->ctx, NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
                             "no room for the response");
 
-        ngx_log_error(NGX_LOG_ERR, op->log, 0,
+        /* every request, for as long as the store is full */
+
+        ngx_http_idem_log_repeated(NGX_LOG_ERR, op->log, cover->id,
                       "idempotency: there is no room for a response in store "
-                      "\"%V\", its retry is refused, record %*xs",
-                      &op->store->name, (size_t) 8, cover->id);
+                      "\"%V\", its retry is refused", &op->store->name);
         return;
     }
 
@@ -383,6 +384,10 @@ ngx_http_idem_op_failed(ngx_http_idem_cover_t *cover, ngx_http_idem_op_t *op)
                                 NGX_HTTP_IDEM_COUNT_COMMIT_FAILURES);
     ngx_http_idem_event(cover->ctx, NGX_HTTP_IDEM_EVENT_STORAGE_ERROR,
                         op->error);
+
+    if (op->already_logged) {
+        return;
+    }
 
     ngx_log_error(NGX_LOG_ERR, op->log, 0,
                   "idempotency: commit in store \"%V\" failed: %s, "

@@ -6,7 +6,7 @@
 
 /*
  * Directives for the sources and the format of keys: idempotency_key and
- * idempotency_key_format.
+ * idempotency_key_format; and for what passes with a key: idempotency_bypass.
  *
  * Called by nginx while it reads the configuration.
  */
@@ -370,4 +370,41 @@ ngx_http_idem_conf_key_option(ngx_conf_t *cf,
     return ngx_http_idem_conf_invalid(cf, value,
                          "it is \"min=n\", \"max=n\" with n of 1 or more, "
                          "\"quoted=optional\" or \"quoted=required\"");
+}
+
+
+/* idempotency_bypass <value> ... */
+
+char *
+ngx_http_idem_conf_bypass_values(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    char        *rv;
+    ngx_str_t   *value;
+    ngx_uint_t   i;
+
+    rv = ngx_http_idem_conf_values(cf, cmd, conf);
+
+    if (rv != NGX_CONF_OK) {
+        return rv;
+    }
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        if (value[i].len == 0
+            || (value[i].len == 1 && value[i].data[0] == '0')
+            || ngx_http_script_variables_count(&value[i]))
+        {
+            continue;
+        }
+
+        ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                           "\"idempotency_bypass\" with \"%V\" lets every "
+                           "request pass untouched; to undo that of an "
+                           "enclosing level, write \"0\"", &value[i]);
+    }
+
+    return NGX_CONF_OK;
 }

@@ -104,6 +104,12 @@ ngx_http_idem_conf_log_destination(ngx_conf_t *cf, ngx_http_idem_log_t *log,
 {
     ngx_int_t  rc;
 
+    if (value->len == 0) {
+        return ngx_http_idem_conf_invalid(cf, value, "it is a file, "
+                                          "\"syslog:server=<address>\", "
+                                          "\"store:<name>\" or \"off\"");
+    }
+
     if (ngx_strncmp(value->data, "syslog:", 7) == 0) {
         return ngx_http_idem_conf_log_syslog(cf, log, value);
     }

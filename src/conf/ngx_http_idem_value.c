@@ -587,9 +587,9 @@ ngx_http_idem_choice_eval(ngx_http_request_t *r, ngx_http_idem_choice_t *c,
     n = ngx_http_idem_choice_parse(c->choices, &value);
 
     if (n == NGX_ERROR) {
-        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "\"%s\" evaluates to \"%V\", %s; its default is used",
-                      directive, &value,
+        ngx_http_idem_log_repeated(NGX_LOG_ERR, r->connection->log, NULL,
+                      "idempotency: \"%s\" evaluates to \"%V\", %s; its "
+                      "default is used", directive, &value,
                       c->choices->unit ? invalid[c->choices->unit]
                                        : c->choices->valid);
         return c->value;

@@ -347,6 +347,13 @@ ngx_redis_error_text(u_char *p, u_char *last, redisReply *reply)
         *p++ = (ch < 0x20 || ch > 0x7e) ? '?' : ch;
     }
 
+    /* a sentence goes on behind the error */
+
+    while (i && (p[-1] == '.' || p[-1] == ' ')) {
+        p--;
+        i--;
+    }
+
     *p = '\0';
 
     return p;

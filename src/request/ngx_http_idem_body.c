@@ -127,7 +127,7 @@ ngx_http_idem_filters_check(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         ngx_http_idem_filters = NGX_HTTP_IDEM_FILTERS_GONE;
     }
 
-    ngx_log_error(NGX_LOG_ALERT, r->connection->log, 0,
+    ngx_http_idem_log_repeated(NGX_LOG_ALERT, r->connection->log, NULL,
                   "idempotency: this worker was started after a reload that "
                   "failed, and has no filters of ngx_http_idempotency_module: "
                   "the request is refused, since its response could not be "

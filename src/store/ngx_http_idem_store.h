@@ -287,7 +287,8 @@ struct ngx_http_idem_op_s {
     unsigned                 probe:1;           /* renew: an answer has to
                                                    mean that a small commit
                                                    would get one, too */
-    unsigned                 already_logged:1;  /* missing replicas were
+    unsigned                 already_logged:1;  /* the failure was logged, or
+                                                   missing replicas were
                                                    logged and counted before */
 
     /* get, remove, list */

@@ -70,11 +70,17 @@ ngx_http_idem_store_set(ngx_conf_t *cf, ngx_http_idem_store_command_t *c,
     if (!ngx_http_idem_store_args_valid(cf, cmd)) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid number of arguments in \"%V\" directive: "
-                           "it takes one%s that is not empty, and is %s",
-                           &value[0],
-                           (cmd->type & NGX_CONF_1MORE) ? " or more"
-                           : (cmd->type & NGX_CONF_TAKE2) ? " or two" : "",
-                           c->right);
+                           "it takes one%s, and is %s", &value[0],
+                           (cmd->type & NGX_CONF_1MORE) ? " or more values"
+                           : (cmd->type & NGX_CONF_TAKE2) ? " or two values"
+                           : " value", c->right);
+        return NGX_CONF_ERROR;
+    }
+
+    if (value[1].len == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"\" in \"%V\" directive: it can't "
+                           "be empty; it is %s", &value[0], c->right);
         return NGX_CONF_ERROR;
     }
 
@@ -101,7 +107,7 @@ ngx_http_idem_store_set(ngx_conf_t *cf, ngx_http_idem_store_command_t *c,
 }
 
 
-/* as in ngx_conf_handler(), and the first argument must not be empty */
+/* as in ngx_conf_handler() */
 
 static ngx_uint_t
 ngx_http_idem_store_args_valid(ngx_conf_t *cf, ngx_command_t *cmd)
@@ -114,7 +120,7 @@ ngx_http_idem_store_args_valid(ngx_conf_t *cf, ngx_command_t *cmd)
         return 1;
     }
 
-    if (n == 0 || ((ngx_str_t *) cf->args->elts)[1].len == 0) {
+    if (n == 0) {
         return 0;
     }
 

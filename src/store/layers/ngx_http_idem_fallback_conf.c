@@ -200,8 +200,9 @@ ngx_http_idem_fallback_dropped(ngx_conf_t *cf, ngx_shm_zone_t *old)
     ngx_log_error(NGX_LOG_WARN, cf->log, 0,
                   "idempotency: the fallback \"%V\" (store_ledger) is gone "
                   "from the configuration, and its ledger may hold records "
-                  "for %i s yet that the store does not have: what they are "
-                  "of may run again; leave \"fallback=\" in place until then",
+                  "for %i s yet that the store does not have: retries of "
+                  "their requests may run again; leave \"fallback=\" in place "
+                  "until then",
                   &pair, (ngx_int_t) (left / 1000 + 1));
 
     return NGX_OK;

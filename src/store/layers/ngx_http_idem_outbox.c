@@ -470,6 +470,8 @@ ngx_http_idem_outbox_report_kept(ngx_http_idem_outbox_t *o,
                       bare ? "its retry is refused"
                            : "it is lost, and a retry may run again",
                       (size_t) 8, op->id);
+
+        op->already_logged = 1;
         return;
     }
 

@@ -339,7 +339,9 @@ ngx_http_idem_pg_check_trusted(ngx_conf_t *cf, ngx_http_idem_pg_t *pg)
     ngx_ssl_cleanup_ctx(&ssl);
 
     if (rc != NGX_OK) {
-        return NGX_CONF_ERROR;
+        return ngx_http_idem_pg_api->wrong(cf, pg->store,
+                        "has a \"tls_trusted_certificate\" that can't be "
+                        "loaded");
     }
 #endif
 

@@ -257,7 +257,10 @@ ngx_http_idem_pg_poll(ngx_http_idem_pg_conn_t *conn)
 void
 ngx_http_idem_pg_error_line(u_char *p, u_char *last, const char *message)
 {
+    u_char      *start;
     const char  *s;
+
+    start = p;
 
     s = ngx_strstr(message, " failed: ");
 
@@ -280,6 +283,12 @@ ngx_http_idem_pg_error_line(u_char *p, u_char *last, const char *message)
         }
 
         *p++ = (u_char) *message;
+    }
+
+    /* a sentence goes on behind the error */
+
+    while (p > start && (p[-1] == '.' || p[-1] == ' ')) {
+        p--;
     }
 
     *p = '\0';

@@ -412,7 +412,9 @@ ngx_http_idem_redis_create_ssl(ngx_conf_t *cf, ngx_http_idem_redis_t *redis)
                                        NGX_HTTP_IDEM_REDIS_VERIFY_DEPTH)
            != NGX_OK)
     {
-        return NGX_CONF_ERROR;
+        return ngx_http_idem_store_wrong(cf, redis->store,
+                        "has a \"tls_trusted_certificate\" that can't be "
+                        "loaded");
     }
 
     client->ssl = ssl;
@@ -443,32 +445,34 @@ static ngx_int_t
 ngx_http_idem_redis_certificate(ngx_conf_t *cf, ngx_http_idem_redis_t *redis,
     ngx_ssl_t *ssl)
 {
-    ngx_int_t   rc;
-    ngx_log_t   quiet;
-    ngx_str_t  *cert, *key;
+    ngx_int_t    rc;
+    ngx_log_t    quiet;
+    ngx_str_t   *cert, *key;
+    ngx_uint_t   data;
 
     cert = &redis->client.tls_certificate;
     key = &redis->client.tls_certificate_key;
 
-    if (!ngx_http_idem_store_is_data(cert)
-        && !ngx_http_idem_store_is_data(key))
-    {
-        return ngx_ssl_certificate(cf, ssl, cert, key, NULL);
+    data = ngx_http_idem_store_is_data(cert)
+           || ngx_http_idem_store_is_data(key);
+
+    if (data) {
+        quiet = *cf->log;
+        quiet.log_level = 0;
+        ssl->log = &quiet;
     }
 
-    quiet = *cf->log;
-    quiet.log_level = 0;
-
-    ssl->log = &quiet;
     rc = ngx_ssl_certificate(cf, ssl, cert, key, NULL);
     ssl->log = cf->log;
 
     if (rc != NGX_OK) {
-        (void) ngx_http_idem_store_wrong(cf, redis->store,
-                                         "has a \"tls_certificate\" and a "
-                                         "\"tls_certificate_key\", with "
-                                         "\"data:\", that can't be loaded "
-                                         "or do not belong together");
+        (void) ngx_http_idem_store_wrong(cf, redis->store, data
+                        ? "has a \"tls_certificate\" and a "
+                          "\"tls_certificate_key\", with \"data:\", that "
+                          "can't be loaded or do not belong together"
+                        : "has a \"tls_certificate\" and a "
+                          "\"tls_certificate_key\" that can't be loaded or "
+                          "do not belong together");
     }
 
     return rc;

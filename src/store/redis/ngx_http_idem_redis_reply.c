@@ -600,11 +600,12 @@ ngx_http_idem_redis_refused(ngx_http_idem_op_t *op, redisReply *reply)
           || ngx_redis_error_is(reply, "unauthenticated")
             ? "the server wants a password: "
         : op->denied && (ngx_redis_error_is(reply, "NOPERM")
-                         || !ngx_http_idem_op_is_admin(op)
-                         || op->kind == NGX_HTTP_IDEM_OP_LOG)
+                         || !ngx_http_idem_op_is_admin(op))
             ? "the user may not do that: "
         : op->denied
-            ? (op->kind == NGX_HTTP_IDEM_OP_EVENTS
+            ? (op->kind == NGX_HTTP_IDEM_OP_LOG
+               ? "the user may not do that, give it +xadd: "
+               : op->kind == NGX_HTTP_IDEM_OP_EVENTS
                ? "the user may not do that, give it +xrange +xdel: "
                : "the user may not do that, give it +scan +strlen: ")
         : ngx_http_idem_redis_conf(op)->client.cluster == 0

@@ -371,9 +371,9 @@ ngx_http_idem_zone_dropped(ngx_conf_t *cf, ngx_shm_zone_t *old)
 
     ngx_log_error(NGX_LOG_WARN, cf->log, 0,
                   "idempotency: no store uses zone \"%V\" any more, which "
-                  "holds %ui unexpired records: what they are of may run "
-                  "again; the zone is kept until they have expired, for a "
-                  "store that uses it again", &z->name, n);
+                  "holds %ui unexpired records: retries of their requests "
+                  "may run again; the zone is kept until they have expired, "
+                  "for a store that uses it again", &z->name, n);
 
     return NGX_OK;
 }
@@ -402,9 +402,10 @@ ngx_http_idem_zone_commits_lost(ngx_conf_t *cf, ngx_shm_zone_t *old,
     ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
                   "idempotency_store \"%V\" is gone from the configuration, "
                   "and %ui commits are kept for it that could not reach its "
-                  "server yet; a reload would forget them, and what they are "
-                  "of would run again: declare it under that name until they "
-                  "have landed, or restart nginx to give them up",
+                  "server yet; a reload would forget them, and retries of "
+                  "their requests would run again: declare it under that "
+                  "name until they have landed, or restart nginx to give "
+                  "them up",
                   &store, n);
 
     return NGX_ERROR;
