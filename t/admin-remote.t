@@ -391,7 +391,7 @@ is(scalar(grep { !$seen{$_} } @stay), 0, 'none that stayed is missing');
     }
 --- config eval: $::api
 --- client
-$::store->command(qw(ACL SETUSER few on >few ~* &* +@all -scan -strlen));
+$::store->set_user(qw(few on >few ~* &* +@all -scan -strlen));
 
 my $id = post('/ok?op=f', new_key())->header('X-Record');
 

@@ -194,8 +194,19 @@ sub comes
     # a client may have its answer a moment before the lock is given back
 
     ok(wait_for(sub { locked() == 0 }), 'there is no lock');
-    refuse_releases() if !$o{renewal};
+
+    # up to Redis 6 a begin is a script as a release is: none can be refused
+
+    my $scripts = $ENV{IDEMPOTENCY_STORE} eq 'redis' && !$store->knows('NX GET');
+
+    refuse_releases() if !$o{renewal} && !$scripts;
     $proxy->tell('pass');
+
+    if ($scripts) {
+        for (1 .. 60) { last if locked(); sleep 0.05 }
+        return;
+    }
+
     ok(wait_for(sub { locked() == $n }, 10), 'the first copy comes, and lays one');
     $o{meanwhile}->() if $o{meanwhile};
     accept_releases();
@@ -390,6 +401,9 @@ The lock is there, so the pauses do not grow.
 --- config eval: $::locations
 --- client_timeout: 120
 --- client
+return pass('the server does not count errors')
+    if !$::store->knows('errorstats');
+
 my ($key, $c);
 my $uri = '/brisk/hold?op=a&status=503';
 

@@ -16,7 +16,7 @@ use Sys::Hostname ();
 our ($redis, $doc);
 
 $redis = start_redis();
-$redis->command(qw(ACL SETUSER app on >before ~* &* +@all));
+$redis->set_user(qw(app on >before ~* &* +@all));
 $ENV{TEST_NGINX_OWN_PORT} = $redis->{port};
 
 $doc = do {

@@ -187,7 +187,7 @@ select undef, undef, undef, 1.2;
 post("/ok?op=$key", $key);
 $::cluster->reset_calls;
 is(post("/ok?op=$key", $key)->header('Idempotent-Replayed'), 'true', 'replayed');
-is($from->errors('MOVED'), 0, 'without a detour');
+ok(!$from->errors('MOVED'), 'without a detour');
 
 # a large commit, and the slot has moved since its begin
 $to->command('DEL', $record);
@@ -273,13 +273,18 @@ my $redirects = $from->errors('MOVED');
 my $asked = $::cluster->calls('cluster|slots')
             + $::cluster->calls('cluster|shards');
 
-diag(sprintf '%d redirects, the map was asked for %d times in %.1f s',
-     $redirects, $asked, $took);
-cmp_ok($redirects, '>=', 20, 'there were many redirects');
-cmp_ok($asked, '<=', 2 + 2 * $took, 'and few questions');
-ok(wait_for(sub { $::cluster->calls('cluster|slots')
-                  + $::cluster->calls('cluster|shards') > $asked
-                  || $asked > 1 }, 5), 'the last change is asked for, too');
+SKIP: {
+    skip 'the server does not count that', 3
+        if !IdempotencyTest::Redis->knows('subcommandstats');
+
+    diag(sprintf '%d redirects, the map was asked for %d times in %.1f s',
+         $redirects, $asked, $took);
+    cmp_ok($redirects, '>=', 20, 'there were many redirects');
+    cmp_ok($asked, '<=', 2 + 2 * $took, 'and few questions');
+    ok(wait_for(sub { $::cluster->calls('cluster|slots')
+                      + $::cluster->calls('cluster|shards') > $asked
+                      || $asked > 1 }, 5), 'the last change is asked for, too');
+}
 
 $::cluster->move($_, $to, $from) for keys %slots;
 $::cluster->wait_ready;

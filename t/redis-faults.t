@@ -13,7 +13,7 @@ use Test::Nginx::Socket 'no_plan';
 our ($redis, $proxy, $kept);
 
 if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
-    $redis = start_redis('--loading-process-events-interval-bytes', 1024);
+    $redis = start_redis();
     $kept = start_redis('--appendonly', 'yes', '--appendfsync', 'always');
     $proxy = start_redis_proxy($redis);
 
@@ -339,7 +339,10 @@ is(app_count('h'), 1, 'ran once');
 http_post('/ok?op=warm', 'x', key());
 
 $::redis->command('CONFIG', 'SET', 'rdbcompression', 'no');
-$::redis->command('SET', "filler$_", 'x' x 2000) for 1 .. 100;
+
+# while it loads, it answers between pieces of 2 MB
+
+$::redis->command('SET', "filler$_", 'x' x 2_500_000) for 1 .. 20;
 $::redis->command('SAVE');
 
 push @{ $::redis->{options} }, '--key-load-delay', 100000;
@@ -635,7 +638,15 @@ is(app_count('a'), 1, 'none of them ran');
 
 # that it lasts as long as its key is all that is known of one that is over
 $::redis->write($name, $whole);
-is(http_post('/ok?op=a', 'x', $key)->body, "run 1\n", 'over, without an expiry');
+my $r = http_post('/ok?op=a', 'x', $key);
+
+if ($::redis->knows('NX GET')) {
+    is($r->body, "run 1\n", 'over, without an expiry');
+} else {
+    is($r->error_code, 'STORE_UNAVAILABLE', 'a script looks at the expiry');
+}
+
+is(app_count('a'), 1, 'did not run either');
 
 for my $v (1, 3) {
     $::redis->command('DEL', $name);
@@ -782,7 +793,7 @@ is(http_post('/far/hold?op=a', 'x', $key)->body, "run 1\n", 'replayed');
 is(http_post('/far/hold?op=a', 'y', $key)->status, 409, 'a conflict');
 is(app_count('a'), 1, 'ran once');
 is($::redis->commands->{set}, undef, 'all by scripts');
-is($::redis->errors('ERR'), 0, 'nothing was tried in vain');
+ok(!$::redis->errors('ERR'), 'nothing was tried in vain');
 
 
 
@@ -801,8 +812,8 @@ is($::redis->errors('ERR'), 0, 'nothing was tried in vain');
     }
 --- client
 my $released = $::redis->knows('DELIFEQ');
-$::redis->command('ACL', 'SETUSER', 'few', 'on', '>few', '~*', '&*', '+@all',
-                  $released ? '-delifeq' : ());
+$::redis->set_user('few', 'on', '>few', '~*', '&*', '+@all',
+                   $released ? '-delifeq' : ());
 $::redis->reset_calls;
 
 for my $op (1 .. 3) {
@@ -811,7 +822,7 @@ for my $op (1 .. 3) {
     is(app_count($op), 1, 'ran once');
 }
 
-is($::redis->errors('NOPERM'), $released ? 1 : 0, 'found out once');
+is($::redis->errors('NOPERM') || 0, $released ? 1 : 0, 'found out once');
 
 $::redis->command('ACL', 'SETUSER', 'few', '-set');
 is(http_post('/ok?op=b', 'x', key())->error_code, 'STORE_UNAVAILABLE', 'refused');
@@ -993,6 +1004,8 @@ for my $n (10, 20000) {
 --- client
 my $key = key();
 is(http_post('/ok?op=a', 'x', $key)->body, "run 1\n", 'ran');
+
+return pass('it would be a script') if !$::redis->knows('NX GET');
 
 my $name = record();
 my $lock = $::redis->packed({ %{ $::redis->record($name) }, s => 1, b => '' });

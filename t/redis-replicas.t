@@ -29,7 +29,7 @@ sub with_replicas
 
     while (@replicas < $n) {
         push @replicas, start_redis('--replicaof',
-                                    "127.0.0.1 $master->{port}");
+                                    '127.0.0.1', $master->{port});
     }
 
     # they answer, too: a write, and WAIT on its connection
@@ -313,8 +313,8 @@ is($::master->calls->{wait}, undef, 'without WAIT');
 --- config eval: $::server
 --- client
 with_replicas(0);
-$::master->command('ACL', 'SETUSER', 'u', 'on', '>p', 'allkeys', 'allchannels',
-                   '+@all', '-wait');
+$::master->set_user('u', 'on', '>p', 'allkeys', 'allchannels', '+@all',
+                    '-wait');
 is(http_post('/ok?op=a', 'x', { 'Idempotency-Key' => new_key() })->status, 200,
    'answered');
 error_log_like(qr/\[warn\].*WAIT is refused: NOPERM/, 'says why');

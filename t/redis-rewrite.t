@@ -132,7 +132,7 @@ is(app_count('a'), 1, 'ran once');
 --- client_timeout: 60
 --- client
 my ($keys) = run_alone(30);
-my $replica = start_redis('--replicaof', "127.0.0.1 $::redis->{port}");
+my $replica = start_redis('--replicaof', '127.0.0.1', $::redis->{port});
 
 # then nothing is kept any more, and the store alone decides
 

@@ -19,7 +19,7 @@ our $me = $$;
 
 if (($ENV{IDEMPOTENCY_STORE} || '') eq 'redis') {
     @servers = map { start_redis() } 1 .. 2;
-    $replica = start_redis('--replicaof', "127.0.0.1 $servers[0]{port}",
+    $replica = start_redis('--replicaof', '127.0.0.1', $servers[0]{port},
                            '--repl-diskless-sync-delay', 0);
 
     $dir = "$servers[0]{dir}.sentinels";

@@ -174,7 +174,8 @@ for ([$uri, $key, 'a'], [$other, $its, 'b']) {
 --- client
 # on another host: the worker that commits wakes its own
 
-$::store->command(qw(ACL SETUSER default -subscribe -ssubscribe));
+$::store->command(qw(ACL SETUSER default -subscribe),
+                  $::store->knows('shards') ? '-ssubscribe' : ());
 
 my $host = start_host($ENV{TEST_NGINX_PORT_2});
 my (%first, %waits);

@@ -39,7 +39,7 @@ if ($remote eq 'redis') {
 
     $set = start_sentinels(replicas => 0, sentinels => 1);
     $next = start_redis();
-    $replica = start_redis('--replicaof', "127.0.0.1 $store->{port}");
+    $replica = start_redis('--replicaof', '127.0.0.1', $store->{port});
     wait_for(sub { $replica->command('ROLE')->[3] eq 'connected' });
 
     $ENV{TEST_NGINX_SECURE_PORT} = $proxy->{port};

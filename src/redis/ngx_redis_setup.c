@@ -422,7 +422,8 @@ ngx_redis_setup_ask(ngx_redis_conn_t *conn)
         }
     }
 
-    /* HELLO needs no ACL permission */
+    /* HELLO needs no ACL permission, except in Redis 6.0: refused, the version
+       is unknown */
 
     ngx_str_set(&args[0], "HELLO");
     ngx_str_set(&args[1], "2");

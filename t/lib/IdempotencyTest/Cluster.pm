@@ -13,6 +13,8 @@ package IdempotencyTest::Cluster;
 use strict;
 use warnings;
 
+use IO::Socket::INET;
+
 use IdempotencyTest::Process qw(free_port wait_for);
 use IdempotencyTest::Redis;
 
@@ -31,12 +33,12 @@ sub start
                        host => '127.0.0.1', %o }, $class;
 
     for my $n (0 .. $self->{masters} * (1 + $self->{replicas}) - 1) {
-        my $port = free_port();
+        my ($port, $bus) = free_ports();
 
         my $node = IdempotencyTest::Redis->start(
             lazy => 1, host => $self->{host}, port => $port,
             dir => "$self->{dir}.$port", number => $n,
-            bus => free_port(), id => sprintf('%040x', 0xabc0 + $n),
+            bus => $bus, id => sprintf('%040x', 0xabc0 + $n),
             first => $n % $self->{masters});
 
         $node->{auth} = $self->{auth};
@@ -45,11 +47,14 @@ sub start
 
     for my $node ($self->nodes) {
         $node->{options} = [
-            '--cluster-enabled', 'yes', '--cluster-port', $node->{bus},
+            '--cluster-enabled', 'yes',
+            $node->knows('cluster-port') ? ('--cluster-port', $node->{bus}) : (),
             '--cluster-node-timeout', $self->{timeout},
             '--cluster-replica-validity-factor', 0,
             '--cluster-require-full-coverage', 'no',
-            '--cluster-allow-replica-migration', 'no',
+            $node->knows('migration')
+                ? ('--cluster-allow-replica-migration', 'no')
+                : ('--cluster-migration-barrier', 100),
             '--repl-diskless-sync', 'yes', '--repl-diskless-sync-delay', 0,
             '--repl-ping-replica-period', 1,
             @{ $self->{options} || [] },
@@ -64,6 +69,29 @@ sub start
     $self->wait_ready;
 
     return $self;
+}
+
+
+# for clients, and for the other nodes: up to Redis 6 the second is the first and
+# 10000, and both are to be below the ports of clients
+
+sub free_ports
+{
+    return (free_port(), free_port())
+        if IdempotencyTest::Redis->knows('cluster-port');
+
+    for (1 .. 500) {
+        my $port = free_port();
+        my $bus = $port + 10000;
+
+        return ($port, $bus)
+            if $bus < 32768
+               && IO::Socket::INET->new(LocalAddr => '127.0.0.1',
+                      LocalPort => $bus, Proto => 'tcp', Listen => 1,
+                      ReuseAddr => 1);
+    }
+
+    die "no free ports\n";
 }
 
 

@@ -330,26 +330,66 @@ sub round_trips
 }
 
 
-# whether the server knows SET ... IFEQ, and DELIFEQ
+# Whether the servers of the tests have a command, or something else: since which
+# version of Redis and of Valkey; undef: never.
+
+my %Since = (
+    'NX GET'        => [ 700, 700 ],            # SET ... NX GET
+    IFEQ            => [ undef, 801 ],          # SET ... IFEQ
+    DELIFEQ         => [ undef, 900 ],
+    errorstats      => [ 602, 602 ],            # INFO errorstats
+    subcommandstats => [ 700, 700 ],            # INFO commandstats: cluster|slots
+    channels        => [ 602, 602 ],            # of publishers, in an ACL
+    'pause writes'  => [ 602, 602 ],            # CLIENT PAUSE ... WRITE
+    'sentinel acl'  => [ 602, 602 ],            # ACL, sentinel sentinel-pass
+    shards          => [ 700, 700 ],            # SSUBSCRIBE
+    rights          => [ 700, 700 ],            # a script may ask for them
+    'cluster-port'  => [ 700, 700 ],
+    hostnames       => [ 700, 700 ],            # of the nodes of a cluster
+    migration       => [ 602, 602 ],            # cluster-allow-replica-migration
+);
 
 sub knows
 {
-    my ($self, $command) = @_;
+    my ($class, $what) = @_;
 
-    my %about = @{ $self->command('HELLO', 2) };
-    my ($version) = $about{version} =~ /^(\d+\.\d+)/;
+    our ($is_valkey, $version);
 
-    return $about{server} eq 'valkey' ? $version >= ($command eq 'IFEQ' ? 8.1 : 9)
-                                      : 0;
+    if (!$version) {
+        my $server = $ENV{IDEMPOTENCY_REDIS_SERVER} || 'redis-server';
+        my $about = qx($server --version);
+
+        $version = 100 * $1 + $2 if $about =~ /\bv=(\d+)\.(\d+)/;
+        $is_valkey = $about =~ /valkey/i ? 1 : 0;
+    }
+
+    my $since = $Since{$what}[$is_valkey];
+
+    return defined $since && $version >= $since ? 1 : 0;
 }
 
 
-# how often an error of that kind was the answer, since reset_calls
+# ACL SETUSER, without channels where the server has none
+
+sub set_user
+{
+    my ($self, @words) = @_;
+
+    @words = grep { !/^(?:&.*|resetchannels|allchannels)$/ } @words
+        if !$self->knows('channels');
+
+    return $self->command('ACL', 'SETUSER', @words);
+}
+
+
+# how often an error of that kind was the answer, since reset_calls; undef where
+# the server does not count them
 
 sub errors
 {
     my ($self, $kind) = @_;
 
+    return if !$self->knows('errorstats');
     return $self->command('INFO', 'errorstats')
            =~ /^errorstat_$kind:count=(\d+)/m ? $1 : 0;
 }

@@ -42,7 +42,7 @@ sub start
                 defined $password ? ('--requirepass', $password,
                                      '--masterauth', $password) : (),
                 @{ $self->{options} || [] },
-                $n ? ('--replicaof', "$self->{host} $master_port") : (),
+                $n ? ('--replicaof', $self->{host}, $master_port) : (),
             ]);
     }
 
