@@ -126,14 +126,12 @@ name_twice(const node_t *n)
 }
 
 
-static ngx_int_t
+static void
 count(void *data, const ngx_http_idem_json_diff_t *diff)
 {
     ngx_uint_t *n = data;
 
     (*n)++;
-
-    return NGX_OK;
 }
 
 
