@@ -790,7 +790,7 @@ ok(!@bad, 'each is an error') or diag(map { "$_\n" } @bad);
 
 
 === TEST 18: the response of a derived record can't be stored under the key
-The client has its replay.  When the window is over, a retry does not run.
+A client that had its replay: when the window is over, a retry does not run.
 --- config
     location / {
         idempotency         $TEST_STORE;

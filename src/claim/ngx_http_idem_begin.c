@@ -519,6 +519,10 @@ ngx_http_idem_fold(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             return ngx_http_idem_park(r);
         }
 
+        if (rc == NGX_ERROR) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
     } else if (ctx->claims.commits) {
         return NGX_AGAIN;
     }
@@ -530,9 +534,9 @@ ngx_http_idem_fold(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 /*
  * A request is replayed from a derived record.  Commits the same response to
  * the record of the key, with the key's own fingerprint and TTL, so that the
- * key still replays after the window.  Without memory for the response, the
- * record says that the request ran.  NGX_AGAIN: the request is resumed when the
- * store has answered.
+ * key still replays after the window.  NGX_AGAIN: the request is resumed when
+ * the store has answered.  NGX_ERROR: there is no memory, and no replay, since
+ * a retry would run after the window.
  */
 
 static ngx_int_t
@@ -556,32 +560,30 @@ ngx_http_idem_adopt(ngx_http_idem_ctx_t *ctx, ngx_http_idem_found_t *found)
 
     op = ngx_http_idem_op_own(cover, NGX_HTTP_IDEM_OP_COMMIT);
     if (op == NULL) {
-        return NGX_OK;
+        return NGX_ERROR;
     }
-
-    cover->acquired = 0;
-
-    op->ttl = ngx_http_idem_commit_ttl(cover);
-    op->state = NGX_HTTP_IDEM_UNUSABLE;
-    op->reason = NGX_HTTP_IDEM_REASON_NO_ROOM;
 
     cl = ngx_http_idem_piece(op->pool, found->response.len);
-
-    if (cl) {
-        b = cl->buf;
-        b->last = ngx_cpymem(b->last, found->response.data,
-                             found->response.len);
-
-        if (op->store->backend->remote && !found->verify) {
-            /* a response found in a store of this nginx has no checksum */
-            ngx_http_idem_response_seal(b->pos, found->response.len);
-        }
-
-        op->state = NGX_HTTP_IDEM_COMPLETED;
-        op->reason = NGX_HTTP_IDEM_REASON_NONE;
-        op->response = cl;
-        op->size = found->response.len;
+    if (cl == NULL) {
+        ngx_destroy_pool(op->pool);
+        return NGX_ERROR;
     }
+
+    b = cl->buf;
+    b->last = ngx_cpymem(b->last, found->response.data, found->response.len);
+
+    if (op->store->backend->remote && !found->verify) {
+        /* a response found in a store of this nginx has no checksum */
+        ngx_http_idem_response_seal(b->pos, found->response.len);
+    }
+
+    op->ttl = ngx_http_idem_commit_ttl(cover);
+    op->state = NGX_HTTP_IDEM_COMPLETED;
+    op->reason = NGX_HTTP_IDEM_REASON_NONE;
+    op->response = cl;
+    op->size = found->response.len;
+
+    cover->acquired = 0;
 
     return ngx_http_idem_settle_op(cover, op);
 }
