@@ -107,7 +107,7 @@ ctl_is_wide(void)
 /* asks for the one record that was named, or deletes it */
 
 static int
-ctl_record(const char *method, const char *dry_run, ctl_json_t **v)
+ctl_record(const char *method, ctl_json_t **v)
 {
     int         rc;
     ctl_text_t  path;
@@ -118,7 +118,7 @@ ctl_record(const char *method, const char *dry_run, ctl_json_t **v)
         return rc;
     }
 
-    ctl_arg(&path, "dry_run", dry_run);
+    ctl_arg(&path, "dry_run", o.dry_run ? "1" : NULL);
 
     return ctl_answer(method, &path, v);
 }
@@ -131,7 +131,7 @@ ctl_inspect(void)
     ctl_json_t  *v, *m;
     const char  *text;
 
-    rc = ctl_record("GET", NULL, &v);
+    rc = ctl_record("GET", &v);
 
     if (rc != CTL_OK || o.json) {
         return rc;
@@ -179,7 +179,7 @@ ctl_delete(void)
         return rc;
     }
 
-    rc = ctl_record("DELETE", o.dry_run ? "1" : NULL, &v);
+    rc = ctl_record("DELETE", &v);
 
     if (rc != CTL_OK || o.json) {
         return rc;

@@ -142,11 +142,10 @@ ngx_http_idem_scan_slice(ngx_event_t *ev)
     op->handler = ngx_http_idem_scan_handler;
     op->data = s;
 
+    ngx_memzero(&s->list, sizeof(ngx_http_idem_list_t));
+
     s->list.cursor.data = s->cursor;
     s->list.cursor.len = s->cursor_len;
-    s->list.held = 0;
-    s->list.used = 0;
-    s->list.size = 0;
     s->list.tally = 1;
 
     s->pool = ngx_create_pool(4096, ngx_cycle->log);

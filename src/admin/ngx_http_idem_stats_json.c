@@ -228,7 +228,9 @@ ngx_http_idem_object_path(ngx_http_idem_object_t *j,
         dot++;
     }
 
-    if (!ngx_http_idem_same_text(&name, &j->open)) {
+    if (name.len != j->open.len
+        || ngx_strncmp(name.data, j->open.data, name.len) != 0)
+    {
         ngx_http_idem_object_close(j);
 
         if (name.len) {

@@ -46,7 +46,6 @@ ngx_http_idem_replay(ngx_http_request_t *r, ngx_http_idem_cover_t *cover)
     ngx_http_idem_response_t  *response;
 
     ctx = cover->ctx;
-    reason = NULL;
 
     response = ngx_palloc(r->pool, sizeof(ngx_http_idem_response_t));
     if (response == NULL) {
@@ -177,7 +176,7 @@ ngx_http_idem_replay_unreadable(ngx_http_request_t *r,
     ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
                   "idempotency: store \"%V\" has a record that can't be "
                   "read: %s, record %*xs", &ctx->conf->store->name,
-                  reason ? reason : "unknown", (size_t) 8, cover->id);
+                  reason, (size_t) 8, cover->id);
 
     return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
 }

@@ -42,8 +42,8 @@ static ngx_int_t ngx_http_idem_stream_pass(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_int_t ngx_http_idem_stream_next(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_chain_t *out);
-static ngx_int_t ngx_http_idem_stream_chain(ngx_http_request_t *r,
-    ngx_http_idem_ctx_t *ctx, ngx_chain_t **out);
+static ngx_chain_t *ngx_http_idem_stream_chain(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 static size_t ngx_http_idem_stream_unsent(ngx_http_idem_ctx_t *ctx);
 static ngx_chain_t *ngx_http_idem_stream_link(ngx_http_request_t *r,
     ngx_http_idem_stream_t *s, size_t n);
@@ -417,7 +417,6 @@ ngx_http_idem_stream_rest(ngx_http_idem_ctx_t *ctx)
 static ngx_int_t
 ngx_http_idem_stream_pass(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_int_t     rc;
     ngx_chain_t  *out;
 
     if (ctx->stream.gone) {
@@ -435,13 +434,9 @@ ngx_http_idem_stream_pass(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return NGX_OK;
     }
 
-    rc = ngx_http_idem_stream_chain(r, ctx, &out);
+    out = ngx_http_idem_stream_chain(r, ctx);
 
-    if (rc != NGX_OK) {
-        return (rc == NGX_DECLINED) ? NGX_OK : rc;
-    }
-
-    return ngx_http_idem_stream_next(r, ctx, out);
+    return out ? ngx_http_idem_stream_next(r, ctx, out) : NGX_OK;
 }
 
 
@@ -474,22 +469,20 @@ ngx_http_idem_stream_next(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
 
 /*
  * Makes separate buffers for the unsent data: a piece grows, and the store
- * reads it.  NGX_DECLINED: there is nothing to send.
+ * reads it.  NULL: there is nothing to send.
  */
 
-static ngx_int_t
-ngx_http_idem_stream_chain(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
-    ngx_chain_t **out)
+static ngx_chain_t *
+ngx_http_idem_stream_chain(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
     size_t                   n, len;
     ngx_buf_t               *b;
-    ngx_chain_t             *cl, **ll;
+    ngx_chain_t             *cl, *out, **ll;
     ngx_http_idem_stream_t  *s;
 
     s = &ctx->stream;
 
-    *out = NULL;
-    ll = out;
+    ll = &out;
     b = NULL;
 
     len = ngx_http_idem_stream_unsent(ctx);
@@ -527,16 +520,14 @@ ngx_http_idem_stream_chain(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     if (b == NULL) {
 
         if (!s->flush) {
-            return NGX_DECLINED;
+            return NULL;
         }
 
-        cl = &s->flush_link;
+        out = &s->flush_link;
         b = &s->flush_buf;
 
-        cl->buf = b;
-        cl->next = NULL;
-
-        *out = cl;
+        out->buf = b;
+        out->next = NULL;
     }
 
     b->flush = s->flush;
@@ -545,7 +536,7 @@ ngx_http_idem_stream_chain(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx,
     s->flush = 0;
     s->recycled = 0;
 
-    return NGX_OK;
+    return out;
 }
 
 

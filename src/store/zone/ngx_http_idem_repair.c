@@ -70,7 +70,6 @@ static ngx_uint_t ngx_http_idem_repair_is_completed(
 static ngx_uint_t ngx_http_idem_repair_is_details(
     ngx_http_idem_records_t *z, ngx_queue_t *q);
 static void ngx_http_idem_repair_queues(ngx_http_idem_records_t *z);
-static void ngx_http_idem_repair_append(ngx_queue_t *head, ngx_queue_t *q);
 
 
 void
@@ -427,26 +426,12 @@ ngx_http_idem_repair_queues(ngx_http_idem_records_t *z)
             item->completed.next = NULL;
 
         } else if (item->completed.prev == NULL) {
-            ngx_http_idem_repair_append(&z->zone->completed,
-                                        &item->completed);
+            ngx_http_idem_zone_append(&z->zone->completed, &item->completed);
         }
 
         if (item->details && item->details->queue.prev == NULL) {
-            ngx_http_idem_repair_append(&z->zone->details,
-                                        &item->details->queue);
+            ngx_http_idem_zone_append(&z->zone->details,
+                                      &item->details->queue);
         }
     }
-}
-
-
-static void
-ngx_http_idem_repair_append(ngx_queue_t *head, ngx_queue_t *q)
-{
-    q->next = head;
-
-    ngx_http_idem_zone_barrier();
-
-    head->prev->next = q;
-    q->prev = head->prev;
-    head->prev = q;
 }
