@@ -154,7 +154,7 @@ ok($other->stop, 'the other one leaves');
 
 === TEST 2: the trusted certificate changes, then the server's
 --- store: redis postgres
---- provokes: SSL_CTX_load_verify_locations\(|cannot load certificate
+--- provokes: SSL_CTX_load_verify_locations\(|cannot load certificate|can't be loaded
 --- client_timeout: 120
 --- client
 my %key = map { $_ => { 'Idempotency-Key' => new_key() } } qw(a b c);
@@ -177,6 +177,8 @@ is(http_post('/hold?op=a', 'x', $key{a})->body, "run 1\n", 'and so has its retry
 
 trust('served.ext');
 ok(!nginx_reload(), 'refused');
+error_log_like(qr/store "shared" in \S+:\d+ has a "tls_trusted_certificate" that can't be loaded/,
+               'whose it is');
 is(post('c', $key{c})->body, "run 1\n", 'goes on');
 is(app_count($_), 1, "$_ ran once") for qw(a b c);
 
