@@ -569,10 +569,15 @@ ngx_http_idem_kept_statuses(ngx_http_request_t *r,
         return &all;
     }
 
-    ngx_http_idem_log_repeated(NGX_LOG_ERR, r->connection->log, NULL,
-                  "idempotency: \"idempotency_keep_status\" evaluates to "
-                  "\"%V\" with \"%V\", it is " NGX_HTTP_IDEM_STATUS_SYNTAX
-                  "; its default is used", &s, bad);
+    if (!ngx_http_idem_log_is_repeated(NGX_LOG_ERR,
+                      "idempotency: \"idempotency_keep_status\" evaluates to "
+                      "a wrong value"))
+    {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "idempotency: \"idempotency_keep_status\" evaluates to "
+                      "\"%V\" with \"%V\", it is " NGX_HTTP_IDEM_STATUS_SYNTAX
+                      "; its default is used", &s, bad);
+    }
 
     return conf->keep_status;
 }
