@@ -195,6 +195,17 @@ for my $key (qw($http_Idempotency-Key $http_x-request-id)) {
 takes('location', "idempotency on; idempotency_key $_;")
     for '${http_a}-b', '$http_a-$http_b', '$http_x_request_id';
 
+# these are made of the key: a request would have none
+
+for my $key (qw($idempotency_key ${idempotency_key} $Idempotency_Key
+                $idempotency_key_hash $idempotency_key_json
+                $idempotency_record))
+{
+    refuses('location', "idempotency on; idempotency_key \"$key\";", 0,
+            "invalid value \"$key\" in \"idempotency_key\" directive",
+            'it is made of the key; a header is $http_<name>, as $http_idempotency_key');
+}
+
 $wrong->('idempotency_compress', [ 'off min=1k', 'on min=x', 'on 1k' ],
          'it is "min=<size>" behind "on"');
 $wrong->('idempotency_stream', [ 'attach', 'both' ],

@@ -21,6 +21,7 @@
 
 
 static ngx_uint_t ngx_http_idem_conf_key_hyphen(ngx_str_t *value);
+static ngx_uint_t ngx_http_idem_conf_key_of_itself(ngx_str_t *value);
 static char *ngx_http_idem_conf_key_headers(ngx_conf_t *cf, ngx_str_t *value,
     ngx_array_t **headers);
 static char *ngx_http_idem_conf_key_limits(ngx_conf_t *cf,
@@ -100,6 +101,12 @@ ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                              "\"json:<member>\"");
         }
 
+        if (ngx_http_idem_conf_key_of_itself(&name)) {
+            return ngx_http_idem_conf_invalid(cf, &name,
+                             "it is made of the key; a header is "
+                             "$http_<name>, as $http_idempotency_key");
+        }
+
         /*
          * a plain header compiles to a kind whose occurrences can be counted
          */
@@ -119,6 +126,41 @@ ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     return NGX_CONF_OK;
+}
+
+
+/* whether a value is a variable that is known only once there is a key */
+
+static ngx_uint_t
+ngx_http_idem_conf_key_of_itself(ngx_str_t *value)
+{
+    ngx_str_t   name;
+    ngx_uint_t  i;
+
+    static const ngx_str_t  own[] = {
+        ngx_string("idempotency_key"), ngx_string("idempotency_key_hash"),
+        ngx_string("idempotency_key_json"), ngx_string("idempotency_record")
+    };
+
+    name.data = value->data + 1;
+    name.len = value->len - 1;
+
+    if (name.len > 2 && name.data[0] == '{'
+        && name.data[name.len - 1] == '}')
+    {
+        name.data++;
+        name.len -= 2;
+    }
+
+    for (i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
+        if (value->data[0] == '$' && name.len == own[i].len
+            && ngx_strncasecmp(name.data, own[i].data, name.len) == 0)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
 }
 
 
