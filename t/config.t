@@ -676,6 +676,18 @@ my $warns = sub {
 $warns->('idempotency on; idempotency_lease 5ms;', '"idempotency_lease 5ms" is too short, it counts as 100ms',
          'tried.conf:');
 
+# what auth_request found has to be taken over: the main request has no
+# upstream yet, and all clients would be one
+$warns->("idempotency on; $_->[0] $_->[1];",
+         qq("$_->[1]" in "$_->[0]" directive belongs to a response, and is empty when a request begins),
+         'auth_request_set', 'tried.conf:')
+    for [ 'idempotency_identity', '$upstream_http_x_user' ], [ 'idempotency_identity', 'a${Sent_http_x}' ],
+        [ 'idempotency_scope', '$host$upstream_cookie_a' ], [ 'idempotency_key', '$upstream_http_key' ];
+
+takes('location', "idempotency on; idempotency_identity $_;")
+    for '$http_upstream_http_a', '$http_a$cookie_sent_http_';
+takes('location', 'idempotency on; idempotency_tenant $upstream_http_x;');
+
 # an "off" that is meant to end an inherited bypass would end all protection
 $warns->("idempotency on; idempotency_bypass $_;",
          qq("idempotency_bypass" with "off" lets every request pass), 'write "0"', 'tried.conf:')

@@ -57,6 +57,8 @@ ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
+    ngx_http_idem_conf_warn_late(cf);
+
     for (i = 1; i < cf->args->nelts; i++) {
 
         source = ngx_http_idem_conf_add(cf, &ilcf->keys,

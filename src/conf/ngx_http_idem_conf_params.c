@@ -18,6 +18,9 @@
 #include "conf/ngx_http_idem_conf.h"
 
 
+static ngx_uint_t ngx_http_idem_conf_is_late(ngx_str_t *value);
+
+
 char *
 ngx_http_idem_conf_complex(ngx_conf_t *cf, ngx_str_t *value,
     ngx_http_complex_value_t *cv)
@@ -52,6 +55,72 @@ ngx_http_idem_conf_option(ngx_str_t *value, const char *name, ngx_str_t *text)
     text->len = value->len - len;
 
     return 1;
+}
+
+
+/*
+ * Warns of values that are empty when a request begins, since they belong to a
+ * response: an identity of that kind is the same for every client.
+ */
+
+void
+ngx_http_idem_conf_warn_late(ngx_conf_t *cf)
+{
+    ngx_str_t   *value;
+    ngx_uint_t   i;
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+        if (ngx_http_idem_conf_is_late(&value[i])) {
+            ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                               "\"%V\" in \"%V\" directive belongs to a "
+                               "response, and is empty when a request begins; "
+                               "take a header over that \"auth_request\" got "
+                               "with \"auth_request_set\"", &value[i],
+                               &value[0]);
+        }
+    }
+}
+
+
+static ngx_uint_t
+ngx_http_idem_conf_is_late(ngx_str_t *value)
+{
+    size_t      left;
+    u_char     *p, *last;
+    ngx_uint_t  i;
+
+    static const ngx_str_t  late[] = {
+        ngx_string("upstream_http_"), ngx_string("upstream_cookie_"),
+        ngx_string("upstream_trailer_"), ngx_string("sent_http_"),
+        ngx_string("sent_trailer_")
+    };
+
+    last = value->data + value->len;
+
+    for (p = value->data; p < last; p++) {
+
+        if (*p != '$') {
+            continue;
+        }
+
+        if (last - p > 1 && p[1] == '{') {
+            p++;
+        }
+
+        left = last - p - 1;
+
+        for (i = 0; i < sizeof(late) / sizeof(late[0]); i++) {
+            if (left > late[i].len
+                && ngx_strncasecmp(p + 1, late[i].data, late[i].len) == 0)
+            {
+                return 1;
+            }
+        }
+    }
+
+    return 0;
 }
 
 
