@@ -684,6 +684,15 @@ $warns->("idempotency on; $_->[0] $_->[1];",
     for [ 'idempotency_identity', '$upstream_http_x_user' ], [ 'idempotency_identity', 'a${Sent_http_x}' ],
         [ 'idempotency_scope', '$host$upstream_cookie_a' ], [ 'idempotency_key', '$upstream_http_key' ];
 
+# nginx's own id is no header
+$warns->("idempotency on; $_->[0] $_->[1];",
+         qq("$_->[1]" in "$_->[0]" directive is new in each request, and a retry has another one),
+         '$http_x_request_id', 'tried.conf:')
+    for [ 'idempotency_key', '$request_id' ], [ 'idempotency_key', '${request_id}x' ],
+        [ 'idempotency_scope', '$host-$msec' ], [ 'idempotency_identity', '$Connection' ];
+
+takes('location', 'set $request_identity a; set $connection_name b; idempotency on; '
+                  . 'idempotency_key $http_x_request_id $request_identity$connection_name;');
 takes('location', "idempotency on; idempotency_identity $_;")
     for '$http_upstream_http_a', '$http_a$cookie_sent_http_';
 takes('location', 'idempotency on; idempotency_tenant $upstream_http_x;');

@@ -57,7 +57,7 @@ ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    ngx_http_idem_conf_warn_late(cf);
+    ngx_http_idem_conf_warn_useless(cf);
 
     for (i = 1; i < cf->args->nelts; i++) {
 

@@ -18,7 +18,20 @@
 #include "conf/ngx_http_idem_conf.h"
 
 
-static ngx_uint_t ngx_http_idem_conf_is_late(ngx_str_t *value);
+static ngx_uint_t ngx_http_idem_conf_has(ngx_str_t *value,
+    const ngx_str_t *names);
+
+
+static const ngx_str_t  ngx_http_idem_late[] = {
+    ngx_string("upstream_http_"), ngx_string("upstream_cookie_"),
+    ngx_string("upstream_trailer_"), ngx_string("sent_http_"),
+    ngx_string("sent_trailer_"), ngx_null_string
+};
+
+static const ngx_str_t  ngx_http_idem_changing[] = {
+    ngx_string("request_id"), ngx_string("msec"), ngx_string("connection"),
+    ngx_null_string
+};
 
 
 char *
@@ -59,12 +72,13 @@ ngx_http_idem_conf_option(ngx_str_t *value, const char *name, ngx_str_t *text)
 
 
 /*
- * Warns of values that are empty when a request begins, since they belong to a
- * response: an identity of that kind is the same for every client.
+ * Warns of values that can't tell requests apart, or retries together: those
+ * of a response are empty when a request begins, and others are new in each
+ * request.
  */
 
 void
-ngx_http_idem_conf_warn_late(ngx_conf_t *cf)
+ngx_http_idem_conf_warn_useless(ngx_conf_t *cf)
 {
     ngx_str_t   *value;
     ngx_uint_t   i;
@@ -72,7 +86,8 @@ ngx_http_idem_conf_warn_late(ngx_conf_t *cf)
     value = cf->args->elts;
 
     for (i = 1; i < cf->args->nelts; i++) {
-        if (ngx_http_idem_conf_is_late(&value[i])) {
+
+        if (ngx_http_idem_conf_has(&value[i], ngx_http_idem_late)) {
             ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
                                "\"%V\" in \"%V\" directive belongs to a "
                                "response, and is empty when a request begins; "
@@ -80,22 +95,26 @@ ngx_http_idem_conf_warn_late(ngx_conf_t *cf)
                                "with \"auth_request_set\"", &value[i],
                                &value[0]);
         }
+
+        if (ngx_http_idem_conf_has(&value[i], ngx_http_idem_changing)) {
+            ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                               "\"%V\" in \"%V\" directive is new in each "
+                               "request, and a retry has another one; the "
+                               "header X-Request-Id of a client is "
+                               "$http_x_request_id", &value[i], &value[0]);
+        }
     }
 }
 
 
-static ngx_uint_t
-ngx_http_idem_conf_is_late(ngx_str_t *value)
-{
-    size_t      left;
-    u_char     *p, *last;
-    ngx_uint_t  i;
+/* whether a value has one of these variables; "_" at the end: any of them */
 
-    static const ngx_str_t  late[] = {
-        ngx_string("upstream_http_"), ngx_string("upstream_cookie_"),
-        ngx_string("upstream_trailer_"), ngx_string("sent_http_"),
-        ngx_string("sent_trailer_")
-    };
+static ngx_uint_t
+ngx_http_idem_conf_has(ngx_str_t *value, const ngx_str_t *names)
+{
+    size_t            left;
+    u_char           *p, *last, ch;
+    const ngx_str_t  *name;
 
     last = value->data + value->len;
 
@@ -111,9 +130,19 @@ ngx_http_idem_conf_is_late(ngx_str_t *value)
 
         left = last - p - 1;
 
-        for (i = 0; i < sizeof(late) / sizeof(late[0]); i++) {
-            if (left > late[i].len
-                && ngx_strncasecmp(p + 1, late[i].data, late[i].len) == 0)
+        for (name = names; name->len; name++) {
+
+            if (left < name->len
+                || ngx_strncasecmp(p + 1, name->data, name->len) != 0)
+            {
+                continue;
+            }
+
+            ch = (left > name->len) ? ngx_tolower(p[1 + name->len]) : '\0';
+
+            if (name->data[name->len - 1] == '_'
+                || !((ch >= 'a' && ch <= 'z') || (ch >= '0' && ch <= '9')
+                     || ch == '_'))
             {
                 return 1;
             }

@@ -164,7 +164,7 @@ ngx_http_idem_conf_values(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    ngx_http_idem_conf_warn_late(cf);
+    ngx_http_idem_conf_warn_useless(cf);
 
     return ngx_http_idem_conf_compile_all(cf, &value[1], cf->args->nelts - 1,
                                           values);
@@ -190,7 +190,7 @@ ngx_http_idem_conf_value(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     value = cf->args->elts;
 
     if (cmd->offset == offsetof(ngx_http_idem_loc_conf_t, scope)) {
-        ngx_http_idem_conf_warn_late(cf);
+        ngx_http_idem_conf_warn_useless(cf);
     }
 
     *compiled = ngx_http_idem_conf_compiled(cf, &value[1]);
