@@ -697,6 +697,14 @@ takes('location', "idempotency on; idempotency_identity $_;")
     for '$http_upstream_http_a', '$http_a$cookie_sent_http_';
 takes('location', 'idempotency on; idempotency_tenant $upstream_http_x;');
 
+# a method that is misspelt would leave its requests without protection
+$warns->("idempotency on; idempotency_methods $_;",
+         'is no method that is known, in "idempotency_methods" directive', 'tried.conf:')
+    for 'PSOT', 'POST PATHC';
+takes('location', "idempotency on; idempotency_methods $_;")
+    for 'GET HEAD POST PUT DELETE PATCH CONNECT OPTIONS TRACE', 'MKCOL COPY MOVE LOCK PROPFIND PROPPATCH UNLOCK',
+        'QUERY REPORT SEARCH LINK UNLINK VERSION-CONTROL PURGE';
+
 # an "off" that is meant to end an inherited bypass would end all protection
 $warns->("idempotency on; idempotency_bypass $_;",
          qq("idempotency_bypass" with "off" lets every request pass), 'write "0"', 'tried.conf:')

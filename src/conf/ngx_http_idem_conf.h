@@ -388,7 +388,7 @@ typedef char *ngx_http_idem_setter_t(ngx_conf_t *cf, ngx_command_t *cmd,
 ngx_http_idem_setter_t
     ngx_http_idem_conf_store, ngx_http_idem_conf_switch,
     ngx_http_idem_conf_key, ngx_http_idem_conf_key_format,
-    ngx_http_idem_conf_bypass_values,
+    ngx_http_idem_conf_bypass_values, ngx_http_idem_conf_method_names,
     ngx_http_idem_conf_group, ngx_http_idem_conf_names,
     ngx_http_idem_conf_header_names,
     ngx_http_idem_conf_values, ngx_http_idem_conf_value,

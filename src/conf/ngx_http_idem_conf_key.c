@@ -6,7 +6,8 @@
 
 /*
  * Directives for the sources and the format of keys: idempotency_key and
- * idempotency_key_format; and for what passes with a key: idempotency_bypass.
+ * idempotency_key_format; and for what passes with a key: idempotency_methods
+ * and idempotency_bypass.
  *
  * Called by nginx while it reads the configuration.
  */
@@ -28,6 +29,7 @@ static char *ngx_http_idem_conf_key_limits(ngx_conf_t *cf,
     ngx_http_idem_key_format_t *format);
 static char *ngx_http_idem_conf_key_option(ngx_conf_t *cf,
     ngx_http_idem_key_format_t *format, ngx_str_t *value);
+static ngx_uint_t ngx_http_idem_conf_method_known(ngx_str_t *method);
 
 
 static ngx_http_idem_choices_t  ngx_http_idem_key_choices = {
@@ -481,4 +483,63 @@ ngx_http_idem_conf_bypass_values(ngx_conf_t *cf, ngx_command_t *cmd,
     }
 
     return NGX_CONF_OK;
+}
+
+
+/* idempotency_methods <method> ... */
+
+char *
+ngx_http_idem_conf_method_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char        *rv;
+    ngx_str_t   *value;
+    ngx_uint_t   i;
+
+    rv = ngx_http_idem_conf_names(cf, cmd, conf);
+
+    if (rv != NGX_CONF_OK) {
+        return rv;
+    }
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+        if (!ngx_http_idem_conf_method_known(&value[i])) {
+            ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                               "\"%V\" is no method that is known, in "
+                               "\"idempotency_methods\" directive: if it is "
+                               "misspelt, requests are not protected",
+                               &value[i]);
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* the methods of the registry of IANA, those of UPnP, and PURGE */
+
+static ngx_uint_t
+ngx_http_idem_conf_method_known(ngx_str_t *method)
+{
+    size_t       len;
+    const char  *p;
+
+    static const char  known[] =
+        " ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET"
+        " HEAD LABEL LINK LOCK M-SEARCH MERGE MKACTIVITY MKCALENDAR MKCOL"
+        " MKREDIRECTREF MKWORKSPACE MOVE NOTIFY OPTIONS ORDERPATCH PATCH"
+        " POST PROPFIND PROPPATCH PURGE PUT QUERY REBIND REPORT SEARCH"
+        " SUBSCRIBE TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UNSUBSCRIBE"
+        " UPDATE UPDATEREDIRECTREF VERSION-CONTROL ";
+
+    len = method->len;
+
+    for (p = known; p[1]; p = ngx_strchr(p + 1, ' ')) {
+        if (ngx_strncmp(p + 1, method->data, len) == 0 && p[len + 1] == ' ') {
+            return 1;
+        }
+    }
+
+    return 0;
 }
