@@ -697,6 +697,12 @@ takes('location', "idempotency on; idempotency_identity $_;")
     for '$http_upstream_http_a', '$http_a$cookie_sent_http_';
 takes('location', 'idempotency on; idempotency_tenant $upstream_http_x;');
 
+# "500" alone does not add to the default, but replaces it
+$warns->("idempotency on; idempotency_keep_status $_;",
+         '"idempotency_keep_status" keeps no 2xx', 'runs again', 'tried.conf:')
+    for '500', '3xx 4xx', '!2xx', 'any !2xx';
+takes('location', "idempotency on; idempotency_keep_status $_;") for '201', '!500', '!200', 'any', '$arg_s';
+
 # a method that is misspelt would leave its requests without protection
 $warns->("idempotency on; idempotency_methods $_;",
          'is no method that is known, in "idempotency_methods" directive', 'tried.conf:')

@@ -359,6 +359,8 @@ char *ngx_http_idem_conf_member(ngx_conf_t *cf, ngx_str_t *value,
 ngx_uint_t ngx_http_idem_conf_option(ngx_str_t *value, const char *name,
     ngx_str_t *text);
 void ngx_http_idem_conf_warn_useless(ngx_conf_t *cf);
+char *ngx_http_idem_conf_warn_statuses(ngx_conf_t *cf,
+    ngx_http_idem_statuses_t *kept);
 ngx_uint_t ngx_http_idem_conf_is_off(ngx_conf_t *cf);
 char *ngx_http_idem_conf_list_off(ngx_conf_t *cf, ngx_array_t **list,
     const char *usage);

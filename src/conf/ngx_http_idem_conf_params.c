@@ -153,6 +153,35 @@ ngx_http_idem_conf_has(ngx_str_t *value, const ngx_str_t *names)
 }
 
 
+/* "500" alone replaces the default: each retry of a request that succeeded
+   runs again */
+
+char *
+ngx_http_idem_conf_warn_statuses(ngx_conf_t *cf,
+    ngx_http_idem_statuses_t *kept)
+{
+    ngx_uint_t  status;
+
+    if (kept == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    for (status = 200; status < 300; status++) {
+        if (ngx_http_idem_status_kept(kept, status)) {
+            return NGX_CONF_OK;
+        }
+    }
+
+    ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                       "\"idempotency_keep_status\" keeps no 2xx: a retry of "
+                       "a request that succeeded runs again; the list "
+                       "replaces the default, which has 2xx, 3xx and 4xx "
+                       "less some");
+
+    return NGX_CONF_OK;
+}
+
+
 /* "off" alone, where a list would be inherited */
 
 ngx_uint_t

@@ -471,7 +471,7 @@ ngx_http_idem_conf_keep_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                              "it is " NGX_HTTP_IDEM_STATUS_SYNTAX);
     }
 
-    return ilcf->keep_status ? NGX_CONF_OK : NGX_CONF_ERROR;
+    return ngx_http_idem_conf_warn_statuses(cf, ilcf->keep_status);
 }
 
 
