@@ -120,8 +120,22 @@ ngx_http_idem_zone_found(ngx_http_idem_records_t *z,
     op->result = NGX_HTTP_IDEM_FOUND;
 }
 
+void
+ngx_http_idem_zone_expire(ngx_http_idem_records_t *z,
+    ngx_http_idem_item_t *n, ngx_msec_t expires)
+{
+    n->expires = expires;
+}
+
 
 /* ... what is told, and what the outbox does by itself */
+
+void
+ngx_http_idem_outbox_local_end(ngx_http_idem_outbox_t *o,
+    ngx_http_idem_item_t *n, ngx_http_idem_op_t *op, ngx_msec_t until)
+{
+}
+
 
 void
 ngx_http_idem_metrics_count(ngx_http_idem_metrics_t *m,
