@@ -129,7 +129,7 @@ static ngx_command_t  ngx_http_idem_commands[] = {
     ngx_http_idem_directive("idempotency_required", NGX_CONF_TAKE1,
                             ngx_http_idem_conf_on_off, required, NULL),
     ngx_http_idem_directive("idempotency_methods", NGX_CONF_1MORE,
-                            ngx_http_idem_conf_names, methods, NULL),
+                            ngx_http_idem_conf_method_names, methods, NULL),
     ngx_http_idem_directive("idempotency_bypass", NGX_CONF_1MORE,
                             ngx_http_idem_conf_bypass_values, bypass, NULL),
     ngx_http_idem_directive("idempotency_scope", NGX_CONF_TAKE1,

@@ -195,6 +195,17 @@ for my $key (qw($http_Idempotency-Key $http_x-request-id)) {
 takes('location', "idempotency on; idempotency_key $_;")
     for '${http_a}-b', '$http_a-$http_b', '$http_x_request_id';
 
+# these are made of the key: a request would have none
+
+for my $key (qw($idempotency_key ${idempotency_key} $Idempotency_Key
+                $idempotency_key_hash $idempotency_key_json
+                $idempotency_record))
+{
+    refuses('location', "idempotency on; idempotency_key \"$key\";", 0,
+            "invalid value \"$key\" in \"idempotency_key\" directive",
+            'it is made of the key; a header is $http_<name>, as $http_idempotency_key');
+}
+
 $wrong->('idempotency_compress', [ 'off min=1k', 'on min=x', 'on 1k' ],
          'it is "min=<size>" behind "on"');
 $wrong->('idempotency_stream', [ 'attach', 'both' ],
@@ -664,6 +675,41 @@ my $warns = sub {
 
 $warns->('idempotency on; idempotency_lease 5ms;', '"idempotency_lease 5ms" is too short, it counts as 100ms',
          'tried.conf:');
+
+# what auth_request found has to be taken over: the main request has no
+# upstream yet, and all clients would be one
+$warns->("idempotency on; $_->[0] $_->[1];",
+         qq("$_->[1]" in "$_->[0]" directive belongs to a response, and is empty when a request begins),
+         'auth_request_set', 'tried.conf:')
+    for [ 'idempotency_identity', '$upstream_http_x_user' ], [ 'idempotency_identity', 'a${Sent_http_x}' ],
+        [ 'idempotency_scope', '$host$upstream_cookie_a' ], [ 'idempotency_key', '$upstream_http_key' ];
+
+# nginx's own id is no header
+$warns->("idempotency on; $_->[0] $_->[1];",
+         qq("$_->[1]" in "$_->[0]" directive is new in each request, and a retry has another one),
+         '$http_x_request_id', 'tried.conf:')
+    for [ 'idempotency_key', '$request_id' ], [ 'idempotency_key', '${request_id}x' ],
+        [ 'idempotency_scope', '$host-$msec' ], [ 'idempotency_identity', '$Connection' ];
+
+takes('location', 'set $request_identity a; set $connection_name b; idempotency on; '
+                  . 'idempotency_key $http_x_request_id $request_identity$connection_name;');
+takes('location', "idempotency on; idempotency_identity $_;")
+    for '$http_upstream_http_a', '$http_a$cookie_sent_http_';
+takes('location', 'idempotency on; idempotency_tenant $upstream_http_x;');
+
+# "500" alone does not add to the default, but replaces it
+$warns->("idempotency on; idempotency_keep_status $_;",
+         '"idempotency_keep_status" keeps no 2xx', 'runs again', 'tried.conf:')
+    for '500', '3xx 4xx', '!2xx', 'any !2xx';
+takes('location', "idempotency on; idempotency_keep_status $_;") for '201', '!500', '!200', 'any', '$arg_s';
+
+# a method that is misspelt would leave its requests without protection
+$warns->("idempotency on; idempotency_methods $_;",
+         'is no method that is known, in "idempotency_methods" directive', 'tried.conf:')
+    for 'PSOT', 'POST PATHC';
+takes('location', "idempotency on; idempotency_methods $_;")
+    for 'GET HEAD POST PUT DELETE PATCH CONNECT OPTIONS TRACE', 'MKCOL COPY MOVE LOCK PROPFIND PROPPATCH UNLOCK',
+        'QUERY REPORT SEARCH LINK UNLINK VERSION-CONTROL PURGE';
 
 # an "off" that is meant to end an inherited bypass would end all protection
 $warns->("idempotency on; idempotency_bypass $_;",

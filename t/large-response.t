@@ -522,3 +522,35 @@ for my $uri ('/hold/truncate?status=503&n=40000',
     is(app_count('b'), 1, "$uri: ran once");
     app_reset();
 }
+
+
+
+=== TEST 10: the log has one line, and then a count
+--- workers: 1
+--- config
+    idempotency               $TEST_STORE;
+    idempotency_max_response  1k;
+    proxy_buffering           off;
+
+    location / {
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /pass/ {
+        idempotency_stream    pass;
+        proxy_pass            http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+for my $n (1 .. 20) {
+    is(length http_post("/size?n=5000&op=l$n", 'x', { 'Idempotency-Key' => new_key() })->body,
+       5000, "large, $n");
+    is(http_post("/pass/size?n=10&op=s$n&header=X-Accel-Buffering:%20no", 'x',
+                 { 'Idempotency-Key' => new_key() })->status, 200, "a stream, $n");
+}
+
+for ('too large to be kept', 'an endless stream, not to be kept') {
+    error_log_like(qr/\[warn\] [^\n]*idempotency: a response is $_, its retry is refused, record [0-9a-f]{16}/,
+                   "$_: the first has its record");
+    error_log_like(qr/idempotency: a response is $_, its retry is refused: \d+ more in the last second/,
+                   'and the others are counted');
+    cmp_ok(scalar(() = error_log() =~ /$_/g), '<=', 6, 'in few lines');
+}

@@ -374,6 +374,8 @@ is(landed(), 1, 'once');
 
 edit_config(sub { s/timeout +300ms;/timeout 300ms; outbox 1m;/ });
 ok(!nginx_reload(), 'another size is refused');
+error_log_like(qr/the size of zone "idempotency_outbox_shared" was changed from 8388608 to 1048576 bytes; a reload would forget the commits in it: keep "outbox 8388608", or restart nginx when no commit waits/,
+               'and how to change it: an outbox has no other name');
 --- provokes: the size of zone "idempotency_outbox_shared" was changed
 
 

@@ -142,9 +142,11 @@ sub readme {
     my @lines = map { split /\n/, $_->[1] } blocks('README.md');
     push @lines, slurp('README.md') =~ /^\| `(make [^`]+)` \|/mg;
 
-    # those that stand alone have a place to fill in
+    # those that stand alone have a place to fill in, and may go on in the next
+    # line
 
-    push @lines, slurp('README.md') =~ s/^```.*?^```$//msgr =~ s/ \\\n +/ /gr
+    push @lines, slurp('README.md') =~ s/^```.*?^```$//msgr
+                 =~ s/ \\\n +/ /gr
                  =~ /^    (?=[a-z.])(\S.*)$/mg;
 
     my $demo = slurp('tools/run');

@@ -359,6 +359,9 @@ char *ngx_http_idem_conf_member(ngx_conf_t *cf, ngx_str_t *value,
 ngx_uint_t ngx_http_idem_conf_variable(ngx_str_t *rest, ngx_str_t *name);
 ngx_uint_t ngx_http_idem_conf_option(ngx_str_t *value, const char *name,
     ngx_str_t *text);
+void ngx_http_idem_conf_warn_useless(ngx_conf_t *cf);
+char *ngx_http_idem_conf_warn_statuses(ngx_conf_t *cf,
+    ngx_http_idem_statuses_t *kept);
 ngx_uint_t ngx_http_idem_conf_is_off(ngx_conf_t *cf);
 char *ngx_http_idem_conf_list_off(ngx_conf_t *cf, ngx_array_t **list,
     const char *usage);
@@ -388,7 +391,7 @@ typedef char *ngx_http_idem_setter_t(ngx_conf_t *cf, ngx_command_t *cmd,
 ngx_http_idem_setter_t
     ngx_http_idem_conf_store, ngx_http_idem_conf_switch,
     ngx_http_idem_conf_key, ngx_http_idem_conf_key_format,
-    ngx_http_idem_conf_bypass_values,
+    ngx_http_idem_conf_bypass_values, ngx_http_idem_conf_method_names,
     ngx_http_idem_conf_group, ngx_http_idem_conf_names,
     ngx_http_idem_conf_header_names,
     ngx_http_idem_conf_values, ngx_http_idem_conf_value,

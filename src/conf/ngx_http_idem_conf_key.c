@@ -6,7 +6,8 @@
 
 /*
  * Directives for the sources and the format of keys: idempotency_key and
- * idempotency_key_format; and for what passes with a key: idempotency_bypass.
+ * idempotency_key_format; and for what passes with a key: idempotency_methods
+ * and idempotency_bypass.
  *
  * Called by nginx while it reads the configuration.
  */
@@ -21,12 +22,14 @@
 
 
 static ngx_uint_t ngx_http_idem_conf_key_hyphen(ngx_str_t *value);
+static ngx_uint_t ngx_http_idem_conf_key_of_itself(ngx_str_t *value);
 static char *ngx_http_idem_conf_key_headers(ngx_conf_t *cf, ngx_str_t *value,
     ngx_array_t **headers);
 static char *ngx_http_idem_conf_key_limits(ngx_conf_t *cf,
     ngx_http_idem_key_format_t *format);
 static char *ngx_http_idem_conf_key_option(ngx_conf_t *cf,
     ngx_http_idem_key_format_t *format, ngx_str_t *value);
+static ngx_uint_t ngx_http_idem_conf_method_known(ngx_str_t *method);
 
 
 static ngx_http_idem_choices_t  ngx_http_idem_key_choices = {
@@ -55,6 +58,8 @@ ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     value = cf->args->elts;
+
+    ngx_http_idem_conf_warn_useless(cf);
 
     for (i = 1; i < cf->args->nelts; i++) {
 
@@ -100,6 +105,12 @@ ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                              "\"json:<member>\"");
         }
 
+        if (ngx_http_idem_conf_key_of_itself(&name)) {
+            return ngx_http_idem_conf_invalid(cf, &name,
+                             "it is made of the key; a header is "
+                             "$http_<name>, as $http_idempotency_key");
+        }
+
         /*
          * a plain header compiles to a kind whose occurrences can be counted
          */
@@ -119,6 +130,41 @@ ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     return NGX_CONF_OK;
+}
+
+
+/* whether a value is a variable that is known only once there is a key */
+
+static ngx_uint_t
+ngx_http_idem_conf_key_of_itself(ngx_str_t *value)
+{
+    ngx_str_t   name;
+    ngx_uint_t  i;
+
+    static const ngx_str_t  own[] = {
+        ngx_string("idempotency_key"), ngx_string("idempotency_key_hash"),
+        ngx_string("idempotency_key_json"), ngx_string("idempotency_record")
+    };
+
+    name.data = value->data + 1;
+    name.len = value->len - 1;
+
+    if (name.len > 2 && name.data[0] == '{'
+        && name.data[name.len - 1] == '}')
+    {
+        name.data++;
+        name.len -= 2;
+    }
+
+    for (i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
+        if (value->data[0] == '$' && name.len == own[i].len
+            && ngx_strncasecmp(name.data, own[i].data, name.len) == 0)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
 }
 
 
@@ -407,4 +453,63 @@ ngx_http_idem_conf_bypass_values(ngx_conf_t *cf, ngx_command_t *cmd,
     }
 
     return NGX_CONF_OK;
+}
+
+
+/* idempotency_methods <method> ... */
+
+char *
+ngx_http_idem_conf_method_names(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char        *rv;
+    ngx_str_t   *value;
+    ngx_uint_t   i;
+
+    rv = ngx_http_idem_conf_names(cf, cmd, conf);
+
+    if (rv != NGX_CONF_OK) {
+        return rv;
+    }
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+        if (!ngx_http_idem_conf_method_known(&value[i])) {
+            ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                               "\"%V\" is no method that is known, in "
+                               "\"idempotency_methods\" directive: if it is "
+                               "misspelt, requests are not protected",
+                               &value[i]);
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* the methods of the registry of IANA, those of UPnP, and PURGE */
+
+static ngx_uint_t
+ngx_http_idem_conf_method_known(ngx_str_t *method)
+{
+    size_t       len;
+    const char  *p;
+
+    static const char  known[] =
+        " ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET"
+        " HEAD LABEL LINK LOCK M-SEARCH MERGE MKACTIVITY MKCALENDAR MKCOL"
+        " MKREDIRECTREF MKWORKSPACE MOVE NOTIFY OPTIONS ORDERPATCH PATCH"
+        " POST PROPFIND PROPPATCH PURGE PUT QUERY REBIND REPORT SEARCH"
+        " SUBSCRIBE TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UNSUBSCRIBE"
+        " UPDATE UPDATEREDIRECTREF VERSION-CONTROL ";
+
+    len = method->len;
+
+    for (p = known; p[1]; p = ngx_strchr(p + 1, ' ')) {
+        if (ngx_strncmp(p + 1, method->data, len) == 0 && p[len + 1] == ' ') {
+            return 1;
+        }
+    }
+
+    return 0;
 }

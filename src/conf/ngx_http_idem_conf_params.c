@@ -18,6 +18,22 @@
 #include "conf/ngx_http_idem_conf.h"
 
 
+static ngx_uint_t ngx_http_idem_conf_has(ngx_str_t *value,
+    const ngx_str_t *names);
+
+
+static const ngx_str_t  ngx_http_idem_late[] = {
+    ngx_string("upstream_http_"), ngx_string("upstream_cookie_"),
+    ngx_string("upstream_trailer_"), ngx_string("sent_http_"),
+    ngx_string("sent_trailer_"), ngx_null_string
+};
+
+static const ngx_str_t  ngx_http_idem_changing[] = {
+    ngx_string("request_id"), ngx_string("msec"), ngx_string("connection"),
+    ngx_null_string
+};
+
+
 char *
 ngx_http_idem_conf_complex(ngx_conf_t *cf, ngx_str_t *value,
     ngx_http_complex_value_t *cv)
@@ -89,6 +105,117 @@ ngx_http_idem_conf_option(ngx_str_t *value, const char *name, ngx_str_t *text)
     text->len = value->len - len;
 
     return 1;
+}
+
+
+/*
+ * Warns of values that can't tell requests apart, or retries together: those
+ * of a response are empty when a request begins, and others are new in each
+ * request.
+ */
+
+void
+ngx_http_idem_conf_warn_useless(ngx_conf_t *cf)
+{
+    ngx_str_t   *value;
+    ngx_uint_t   i;
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        if (ngx_http_idem_conf_has(&value[i], ngx_http_idem_late)) {
+            ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                               "\"%V\" in \"%V\" directive belongs to a "
+                               "response, and is empty when a request begins; "
+                               "take a header over that \"auth_request\" got "
+                               "with \"auth_request_set\"", &value[i],
+                               &value[0]);
+        }
+
+        if (ngx_http_idem_conf_has(&value[i], ngx_http_idem_changing)) {
+            ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                               "\"%V\" in \"%V\" directive is new in each "
+                               "request, and a retry has another one; the "
+                               "header X-Request-Id of a client is "
+                               "$http_x_request_id", &value[i], &value[0]);
+        }
+    }
+}
+
+
+/* whether a value has one of these variables; "_" at the end: any of them */
+
+static ngx_uint_t
+ngx_http_idem_conf_has(ngx_str_t *value, const ngx_str_t *names)
+{
+    size_t            left;
+    u_char           *p, *last, ch;
+    const ngx_str_t  *name;
+
+    last = value->data + value->len;
+
+    for (p = value->data; p < last; p++) {
+
+        if (*p != '$') {
+            continue;
+        }
+
+        if (last - p > 1 && p[1] == '{') {
+            p++;
+        }
+
+        left = last - p - 1;
+
+        for (name = names; name->len; name++) {
+
+            if (left < name->len
+                || ngx_strncasecmp(p + 1, name->data, name->len) != 0)
+            {
+                continue;
+            }
+
+            ch = (left > name->len) ? ngx_tolower(p[1 + name->len]) : '\0';
+
+            if (name->data[name->len - 1] == '_'
+                || !((ch >= 'a' && ch <= 'z') || (ch >= '0' && ch <= '9')
+                     || ch == '_'))
+            {
+                return 1;
+            }
+        }
+    }
+
+    return 0;
+}
+
+
+/* "500" alone replaces the default: each retry of a request that succeeded
+   runs again */
+
+char *
+ngx_http_idem_conf_warn_statuses(ngx_conf_t *cf,
+    ngx_http_idem_statuses_t *kept)
+{
+    ngx_uint_t  status;
+
+    if (kept == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    for (status = 200; status < 300; status++) {
+        if (ngx_http_idem_status_kept(kept, status)) {
+            return NGX_CONF_OK;
+        }
+    }
+
+    ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                       "\"idempotency_keep_status\" keeps no 2xx: a retry of "
+                       "a request that succeeded runs again; the list "
+                       "replaces the default, which has 2xx, 3xx and 4xx "
+                       "less some");
+
+    return NGX_CONF_OK;
 }
 
 

@@ -164,6 +164,8 @@ ngx_http_idem_conf_values(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
+    ngx_http_idem_conf_warn_useless(cf);
+
     return ngx_http_idem_conf_compile_all(cf, &value[1], cf->args->nelts - 1,
                                           values);
 }
@@ -186,6 +188,10 @@ ngx_http_idem_conf_value(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     value = cf->args->elts;
+
+    if (cmd->offset == offsetof(ngx_http_idem_loc_conf_t, scope)) {
+        ngx_http_idem_conf_warn_useless(cf);
+    }
 
     *compiled = ngx_http_idem_conf_compiled(cf, &value[1]);
 
@@ -465,7 +471,7 @@ ngx_http_idem_conf_keep_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                              "it is " NGX_HTTP_IDEM_STATUS_SYNTAX);
     }
 
-    return ilcf->keep_status ? NGX_CONF_OK : NGX_CONF_ERROR;
+    return ngx_http_idem_conf_warn_statuses(cf, ilcf->keep_status);
 }
 
 
@@ -569,10 +575,15 @@ ngx_http_idem_kept_statuses(ngx_http_request_t *r,
         return &all;
     }
 
-    ngx_http_idem_log_repeated(NGX_LOG_ERR, r->connection->log, NULL,
-                  "idempotency: \"idempotency_keep_status\" evaluates to "
-                  "\"%V\" with \"%V\", it is " NGX_HTTP_IDEM_STATUS_SYNTAX
-                  "; its default is used", &s, bad);
+    if (!ngx_http_idem_log_is_repeated(NGX_LOG_ERR,
+                      "idempotency: \"idempotency_keep_status\" evaluates to "
+                      "a wrong value"))
+    {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "idempotency: \"idempotency_keep_status\" evaluates to "
+                      "\"%V\" with \"%V\", it is " NGX_HTTP_IDEM_STATUS_SYNTAX
+                      "; its default is used", &s, bad);
+    }
 
     return conf->keep_status;
 }

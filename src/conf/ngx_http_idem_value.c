@@ -569,8 +569,9 @@ ngx_uint_t
 ngx_http_idem_choice_eval(ngx_http_request_t *r, ngx_http_idem_choice_t *c,
     const char *directive, ngx_uint_t failed)
 {
-    ngx_int_t  n;
-    ngx_str_t  value;
+    ngx_int_t    n;
+    ngx_str_t    value;
+    const char  *why;
 
     static const char  *invalid[] = {
         NULL, "which is no time", "which is no size"
@@ -586,16 +587,22 @@ ngx_http_idem_choice_eval(ngx_http_request_t *r, ngx_http_idem_choice_t *c,
 
     n = ngx_http_idem_choice_parse(c->choices, &value);
 
-    if (n == NGX_ERROR) {
-        ngx_http_idem_log_repeated(NGX_LOG_ERR, r->connection->log, NULL,
-                      "idempotency: \"%s\" evaluates to \"%V\", %s; its "
-                      "default is used", directive, &value,
-                      c->choices->unit ? invalid[c->choices->unit]
-                                       : c->choices->valid);
-        return c->value;
+    if (n != NGX_ERROR) {
+        return (ngx_uint_t) n;
     }
 
-    return (ngx_uint_t) n;
+    why = c->choices->unit ? invalid[c->choices->unit] : c->choices->valid;
+
+    if (!ngx_http_idem_log_is_repeated(NGX_LOG_ERR, "idempotency: \"%s\" "
+                                       "evaluates to a wrong value, %s",
+                                       directive, why))
+    {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "idempotency: \"%s\" evaluates to \"%V\", %s; its "
+                      "default is used", directive, &value, why);
+    }
+
+    return c->value;
 }
 
 

@@ -70,6 +70,8 @@ typedef struct {
 } ngx_http_idem_log_write_t;
 
 
+static ngx_uint_t ngx_http_idem_log_again(ngx_uint_t level, u_char *line,
+    size_t size);
 static void ngx_http_idem_log_repeated_handler(ngx_event_t *ev);
 static void ngx_http_idem_log_flush(ngx_http_idem_log_t *log);
 static void ngx_http_idem_log_flush_event(ngx_event_t *ev);
@@ -558,15 +560,50 @@ void
 ngx_http_idem_log_repeated(ngx_uint_t level, ngx_log_t *log, u_char *record,
     const char *fmt, ...)
 {
-    u_char                     line[NGX_MAX_ERROR_STR];
-    size_t                     size, len;
-    va_list                    args;
-    ngx_uint_t                 i;
-    ngx_http_idem_repeated_t  *r, *vacant;
+    u_char   line[NGX_MAX_ERROR_STR];
+    size_t   size;
+    va_list  args;
 
     va_start(args, fmt);
     size = ngx_vslprintf(line, line + sizeof(line), fmt, args) - line;
     va_end(args);
+
+    if (ngx_http_idem_log_again(level, line, size)) {
+        return;
+    }
+
+    if (record) {
+        ngx_log_error(level, log, 0, "%*s, record %*xs", size, line,
+                      (size_t) 8, record);
+    } else {
+        ngx_log_error(level, log, 0, "%*s", size, line);
+    }
+}
+
+
+ngx_uint_t
+ngx_http_idem_log_is_repeated(ngx_uint_t level, const char *fmt, ...)
+{
+    u_char   line[NGX_HTTP_IDEM_REPEATED_LEN];
+    size_t   size;
+    va_list  args;
+
+    va_start(args, fmt);
+    size = ngx_vslprintf(line, line + sizeof(line), fmt, args) - line;
+    va_end(args);
+
+    return ngx_http_idem_log_again(level, line, size);
+}
+
+
+/* whether "line" was logged within the last second; then it is counted */
+
+static ngx_uint_t
+ngx_http_idem_log_again(ngx_uint_t level, u_char *line, size_t size)
+{
+    size_t                     len;
+    ngx_uint_t                 i;
+    ngx_http_idem_repeated_t  *r, *vacant;
 
     vacant = NULL;
     len = ngx_min(size, NGX_HTTP_IDEM_REPEATED_LEN);
@@ -579,19 +616,12 @@ ngx_http_idem_log_repeated(ngx_uint_t level, ngx_log_t *log, u_char *record,
 
         } else if (r->len == len && ngx_memcmp(r->text, line, len) == 0) {
             r->more++;
-            return;
+            return 1;
         }
     }
 
-    if (record) {
-        ngx_log_error(level, log, 0, "%*s, record %*xs", size, line,
-                      (size_t) 8, record);
-    } else {
-        ngx_log_error(level, log, 0, "%*s", size, line);
-    }
-
     if (vacant == NULL) {
-        return;
+        return 0;
     }
 
     ngx_memcpy(vacant->text, line, len);
@@ -602,6 +632,8 @@ ngx_http_idem_log_repeated(ngx_uint_t level, ngx_log_t *log, u_char *record,
     ngx_housekeeping_init(&vacant->timer, ngx_http_idem_log_repeated_handler,
                           vacant);
     ngx_add_timer(&vacant->timer, 1000);
+
+    return 0;
 }
 
 

@@ -108,6 +108,14 @@ ngx_uint_t ngx_http_idem_log_lines(u_char *p, size_t len);
 void ngx_http_idem_log_repeated(ngx_uint_t level, ngx_log_t *log,
     u_char *record, const char *fmt, ...);
 
+/*
+ * Whether a line of that kind was written within the last second: it is
+ * counted then, by the text given here.  For lines with a value that may
+ * come from anybody.
+ */
+ngx_uint_t ngx_http_idem_log_is_repeated(ngx_uint_t level, const char *fmt,
+    ...);
+
 /* in each worker; "logs" are all logs of the configuration */
 ngx_int_t ngx_http_idem_log_init_process(ngx_cycle_t *cycle,
     ngx_queue_t *logs);

@@ -422,11 +422,11 @@ ngx_http_idem_repeat_reached(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
             return ngx_http_idem_repeat_failed(ctx);
         }
 
-        ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+        ngx_http_idem_log_repeated(NGX_LOG_WARN, r->connection->log,
+                      ctx->repeat->cover->id,
                       "idempotency: a stored response was made in location "
-                      "\"%V\", its retry came to \"%V\" and is refused, record "
-                      "%*xs", &step->location, &clcf->name, (size_t) 8,
-                      ctx->repeat->cover->id);
+                      "\"%V\", its retry came to \"%V\" and is refused",
+                      &step->location, &clcf->name);
 
         return ngx_http_idem_refuse(ctx,
                                     NGX_HTTP_IDEM_PROBLEM_RESPONSE_NOT_KEPT);

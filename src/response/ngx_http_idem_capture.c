@@ -486,16 +486,16 @@ ngx_http_idem_let_through(ngx_http_request_t *r,
     outcome = ngx_http_idem_outcome(r, ctx, 1);
 
     if (outcome == NGX_HTTP_IDEM_OUTCOME_KEEP) {
-        ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+        ngx_http_idem_log_repeated(NGX_LOG_WARN, r->connection->log,
+                      ctx->claims.primary->id,
                       "idempotency: a response is %s to be kept, its retry "
-                      "is refused, record %*xs",
+                      "is refused",
                       reason == NGX_HTTP_IDEM_REASON_STREAM
                           ? (ctx->capture.composed ? "made by subrequests, not"
                                            : "an endless stream, not")
                       : reason == NGX_HTTP_IDEM_REASON_NO_ROOM
                           ? "more than there is memory for, not"
-                      : "too large",
-                      (size_t) 8, ctx->claims.primary->id);
+                      : "too large");
 
     } else if (!ctx->capture.composed && r->method != NGX_HTTP_HEAD
                && !ngx_http_idem_header_only(r))

@@ -452,10 +452,15 @@ ngx_http_idem_store_header(ngx_http_request_t *r,
         return;
     }
 
-    ngx_http_idem_log_repeated(NGX_LOG_WARN, r->connection->log, NULL,
-                  "idempotency: upstream sent \""
-                  NGX_HTTP_IDEM_STORE_HEADER ": %V\", which is "
-                  "neither \"off\" nor a number of seconds", &h->value);
+    if (!ngx_http_idem_log_is_repeated(NGX_LOG_WARN,
+                      "idempotency: upstream sent a wrong \""
+                      NGX_HTTP_IDEM_STORE_HEADER "\""))
+    {
+        ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+                      "idempotency: upstream sent \""
+                      NGX_HTTP_IDEM_STORE_HEADER ": %V\", which is "
+                      "neither \"off\" nor a number of seconds", &h->value);
+    }
 }
 
 

@@ -173,10 +173,9 @@ ngx_http_idem_replay_unreadable(ngx_http_request_t *r,
 
     ctx = cover->ctx;
 
-    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+    ngx_http_idem_log_repeated(NGX_LOG_ERR, r->connection->log, cover->id,
                   "idempotency: store \"%V\" has a record that can't be "
-                  "read: %s, record %*xs", &ctx->conf->store->name,
-                  reason, (size_t) 8, cover->id);
+                  "read: %s", &ctx->conf->store->name, reason);
 
     return ngx_http_idem_refuse(ctx, NGX_HTTP_IDEM_PROBLEM_STORE_UNAVAILABLE);
 }

@@ -120,6 +120,19 @@ ngx_http_idem_zone_add(ngx_conf_t *cf, ngx_http_idem_records_t *z)
         && old->tag == ngx_http_idem_zone_tag
         && old->shm.size != (size_t) z->size)
     {
+        /* an outbox has no name that could be changed */
+
+        if (z->full == NGX_HTTP_IDEM_FULL_REFUSE) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "the size of zone \"%V\" was changed from %uz "
+                               "to %z bytes; a reload would forget the "
+                               "commits in it: keep \"outbox %uz\", or "
+                               "restart nginx when no commit waits",
+                               &z->name, old->shm.size, z->size,
+                               old->shm.size);
+            return NGX_CONF_ERROR;
+        }
+
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "the size of zone \"%V\" was changed from %uz "
                            "to %z bytes; a reload would forget every "
