@@ -382,3 +382,34 @@ $c = send_post($uri, 'x', $key);
 is(app_wait('a', 2), 2, 'a retry runs');
 app_release('a');
 is($c->read_response->status, 503, 'and is answered');
+
+
+
+=== TEST 9: a duplicate that came within the window, and waited for the first store
+Both ask the ledger when the window is over.
+--- store: redis postgres
+--- workers: 1
+--- http_config eval: $::silent
+--- config
+    location / {
+        idempotency         shared fallback=ledger;
+        idempotency_dedupe  body window=1s;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+    location /only/ {
+        idempotency  shared;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client_timeout: 60
+--- client
+is(http_post('/ok?op=warm', 'x')->status, 200, 'the first store answers');
+$::redis->pause;
+my $c = send_post('/ok?op=a', 'x');
+sleep 0.5;
+my $d = send_post('/ok?op=a', 'x');
+is($c->read_response->body, "run 1\n", 'runs from the ledger');
+my $r = $d->read_response;
+is($r->body, "run 1\n", 'the other folds');
+is($r->header('Idempotent-Replayed'), 'true', 'and says so');
+is(app_count('a'), 1, 'ran once');
+$::redis->resume;

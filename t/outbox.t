@@ -1000,3 +1000,54 @@ $d = send_post(@json, @there);
 ok(wait_for(sub { app_parked($_) }), 'its time is over: another host runs it') for qw(a b);
 app_release($_) for qw(a b);
 is($_->read_response->body, "run 2\n", 'and answers') for $c, $d;
+
+
+
+=== TEST 36: a duplicate came within the window of another host, and waits for the commit that is kept
+That commit turns out to be lost when the window is over.
+--- store: redis postgres
+--- http_config eval
+main::stores('', '2s') . <<'_EOC_'
+    server {
+        listen 127.0.0.1:$TEST_NGINX_PORT_3;
+        location / {
+            idempotency         other;
+            idempotency_scope   all;
+            idempotency_dedupe  body window=2500ms;
+            idempotency_lease   1s;
+            proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+        }
+    }
+_EOC_
+--- config
+    location / {
+        idempotency         shared;
+        idempotency_scope   all;
+        idempotency_dedupe  body window=5s;
+        idempotency_lease   1s;
+        proxy_pass          http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+--- client
+my $uri = '/ok?op=a&hold=1';
+my $start = time;
+is(run_apart('/ok?op=a', {})->body, "run 1\n", 'answered, and its commit is kept');
+
+my $c = send_post($uri, 'x', {}, port => $ENV{TEST_NGINX_PORT_3});
+my $there = time;
+is(app_wait('a', 2), 2, 'its lease is over: another host runs it');
+app_release('a');
+is($c->read_response->body, "run 2\n", 'and answers');
+
+my $left = $start + 4 - time;
+sleep $left if $left > 0;
+my $late = time - $there > 2.3;
+$c = send_post($uri, 'x');
+sleep 1;
+join_again();
+
+SKIP: {
+    skip 'the machine is too busy', 2 if $late;
+    my $r = $c->read_response;
+    is($r && $r->body, "run 2\n", 'folds into that one');
+    is(app_count('a'), 2, 'and does not run');
+}

@@ -525,7 +525,8 @@ struct ngx_http_idem_store_s {
 #define ngx_http_idem_lock_life(op)                                           \
     ((op)->ttl >= 2 * (op)->lease ? (op)->ttl : (op)->ttl + 2 * (op)->lease)
 
-/* for backends: op->age when it is sent, perhaps behind a new connection */
+/* op->age now: the operation may have waited for another store, or for a new
+   connection */
 #define ngx_http_idem_op_age(op)                                              \
     ((op)->age + (ngx_current_msec - (op)->start))
 

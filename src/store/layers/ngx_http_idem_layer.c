@@ -100,6 +100,10 @@ ngx_http_idem_layer_child(ngx_http_idem_op_t *op,
     child->done = done;
     child->note = note;
 
+    /* another store may have been asked first, and have been slow */
+
+    child->op.age = ngx_http_idem_op_age(op);
+
     child->op.store = inner;
     child->op.where = NULL;
     child->op.handler = ngx_http_idem_layer_handler;
