@@ -1254,21 +1254,29 @@ open stay where they are.
 --- store: redis
 --- client
 my $next = start_redis();
-my $key = key();
 
-is(http_post('/far/ok?op=a', 'x', $key)->status, 200, 'ran');
-sleep 1.1;
+# a replica that lost its master says READONLY, or MASTERDOWN
 
-$::redis->command('REPLICAOF', '127.0.0.1', $next->{port});
-$::proxy->tell("lead $next->{port}");
+for my $stale ('yes', 'no') {
+    $::redis->command('CONFIG', 'SET', 'replica-serve-stale-data', $stale);
+    is(http_post('/far/ok?op=a', 'x', key())->status, 200, 'ran');
+    sleep 1.1;
 
-ok(wait_for(sub { http_post('/far/ok?op=b', 'x', key())->status == 200 }, 10),
-   'the next one is asked');
-is(app_count('b'), 1, 'ran once');
-cmp_ok(scalar(() = $next->keys), '>', 0, 'and has the record');
+    $::redis->command('REPLICAOF', '127.0.0.1', $ENV{TEST_NGINX_DEAD_PORT});
+    $::proxy->tell("lead $next->{port}");
 
-$::proxy->tell("lead $::redis->{port}");
-$::proxy->tell('cut');
+    ok(wait_for(sub { http_post("/far/ok?op=$stale", 'x', key())->status == 200 }, 10),
+       'the next one is asked');
+    is(app_count($stale), 1, 'ran once');
+    cmp_ok(scalar(() = $next->keys), '>', 0, 'and has the record');
+
+    $::redis->command('REPLICAOF', 'NO', 'ONE');
+    $::proxy->tell("lead $::redis->{port}");
+    $::proxy->tell('cut');
+    $next->command('FLUSHALL');
+}
+
+$::redis->command('CONFIG', 'SET', 'replica-serve-stale-data', 'yes');
 $next->stop;
 
 

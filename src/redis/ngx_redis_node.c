@@ -500,7 +500,8 @@ ngx_redis_single_refused(ngx_redis_call_t *call, redisReply *reply)
     conn = call->conn;
     node = conn->node;
 
-    if (!ngx_redis_error_is(reply, "READONLY ")
+    if (!(ngx_redis_error_is(reply, "READONLY ")
+          || ngx_redis_error_is(reply, "MASTERDOWN "))
         || conn->replica
         || ngx_current_msec - conn->ready_since < NGX_REDIS_REPLICA)
     {
