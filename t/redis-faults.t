@@ -1300,3 +1300,38 @@ while (time - $start < 3) {
 
 cmp_ok($connections->() - $before, '<', 12, "few for $asked requests");
 is(app_count('b'), 0, 'none ran');
+
+
+
+=== TEST 47: ... and waiters listen to the next one
+--- store: redis
+--- client
+my $next = start_redis();
+
+my $waits = sub {
+    my ($op, $server) = @_;
+
+    my $key = key();
+    my $c = send_post("/far/hold?op=$op", 'x', $key);
+    app_wait_parked($op);
+    my $w = send_post("/far/hold?op=$op", 'x', $key);
+
+    ok(wait_for(sub { $server->command(qw(CLIENT LIST TYPE pubsub)) =~ /sub=1/ }, 5),
+       'it listens');
+    app_release($op);
+    is($_->read_response->body, "run 1\n", 'answered') for $c, $w;
+};
+
+$waits->('a', $::redis);
+sleep 1.1;
+
+$::redis->command('REPLICAOF', '127.0.0.1', $ENV{TEST_NGINX_DEAD_PORT});
+$::proxy->tell("lead $next->{port}");
+
+ok(wait_for(sub { http_post('/far/ok?op=b', 'x', key())->status == 200 }, 10),
+   'the next one is asked');
+$waits->('c', $next);
+
+$::proxy->tell("lead $::redis->{port}");
+$::proxy->tell('cut');
+$next->stop;

@@ -487,7 +487,8 @@ ngx_redis_single_node(ngx_redis_t *redis, ngx_str_t *key)
 
 /*
  * The server is a replica.  Behind a name or a proxy another one may be the
- * master by now, and only a new connection leads there.
+ * master by now, and only a new connection leads there, also that of the
+ * subscriber.
  */
 
 static ngx_int_t
@@ -520,6 +521,16 @@ ngx_redis_single_refused(ngx_redis_call_t *call, redisReply *reply)
     }
 
     ngx_redis_resolve_soon(node);
+
+    conn = &node->redis->subscriber;
+
+    if (conn->state == NGX_REDIS_READY) {
+        ngx_redis_close(conn);
+
+        if (node->redis->listeners) {
+            ngx_redis_flush(conn);
+        }
+    }
 
     return NGX_DECLINED;
 }
