@@ -772,3 +772,30 @@ $::pg->sql('UPDATE idempotency.idempotency_keys SET forget_at = now(), '
 ok(wait_for(sub { $::pg->count == 0 }), 'what expires is purged by another one');
 error_log_like(qr/lost the connection to PostgreSQL .*no reply within/, 'says so');
 kill CONT => $stopped;
+
+
+
+=== TEST 22: functions that are made anew with a column more
+As the schema of a later release may have them: open sessions have plans of the
+old ones.
+--- store: postgres
+--- http_config eval: main::store('OWN')
+--- config eval: $::location
+--- client
+my $function = 'idempotency.idempotency_begin';
+
+is(http_post('/ok?op=a', 'x', main::key())->status, 200, 'ran');
+
+my $text = $::pg->sql("SELECT pg_get_functiondef('$function'::regproc)");
+$text =~ s/(OUT o_response bytea)/$1, OUT o_more integer/ or die $text;
+
+$::pg->sql("BEGIN; DROP FUNCTION $function; $text;
+            GRANT EXECUTE ON FUNCTION $function TO idempotency_nginx; COMMIT");
+
+for my $n (1 .. 3) {
+    is(http_post("/ok?op=b$n", 'x', main::key())->status, 200, 'ran');
+    is(app_count("b$n"), 1, 'once');
+}
+
+$::pg->sql("DROP FUNCTION $function");
+$::pg->install or die $::pg->{said};

@@ -1245,3 +1245,93 @@ is(join(' ', $r->header('Content-Length')), 6, 'one length');
 is($r->header('Transfer-Encoding'), undef, 'no coding');
 is($r->header('Upgrade'), undef, 'no other protocol');
 unlike($r->header('Connection') || '', qr/close.*close/, 'one connection');
+
+
+
+=== TEST 45: a master that became a replica, and its address leads to another
+What is before it, a proxy or a name, follows the failover; connections that are
+open stay where they are.
+--- store: redis
+--- client
+my $next = start_redis();
+
+# a replica that lost its master says READONLY, or MASTERDOWN
+
+for my $stale ('yes', 'no') {
+    $::redis->command('CONFIG', 'SET', 'replica-serve-stale-data', $stale);
+    is(http_post('/far/ok?op=a', 'x', key())->status, 200, 'ran');
+    sleep 1.1;
+
+    $::redis->command('REPLICAOF', '127.0.0.1', $ENV{TEST_NGINX_DEAD_PORT});
+    $::proxy->tell("lead $next->{port}");
+
+    ok(wait_for(sub { http_post("/far/ok?op=$stale", 'x', key())->status == 200 }, 10),
+       'the next one is asked');
+    is(app_count($stale), 1, 'ran once');
+    cmp_ok(scalar(() = $next->keys), '>', 0, 'and has the record');
+
+    $::redis->command('REPLICAOF', 'NO', 'ONE');
+    $::proxy->tell("lead $::redis->{port}");
+    $::proxy->tell('cut');
+    $next->command('FLUSHALL');
+}
+
+$::redis->command('CONFIG', 'SET', 'replica-serve-stale-data', 'yes');
+$next->stop;
+
+
+
+=== TEST 46: a replica for good is not connected to again and again
+--- store: redis
+--- client
+is(http_post('/ok?op=a', 'x', key())->status, 200, 'ran');
+
+$::redis->command('REPLICAOF', '127.0.0.1', $ENV{TEST_NGINX_DEAD_PORT});
+my $connections = sub {
+    ($::redis->command('INFO', 'stats') =~ /total_connections_received:(\d+)/)[0];
+};
+my ($before, $start, $asked) = ($connections->(), time, 0);
+
+while (time - $start < 3) {
+    is(http_post('/ok?op=b', 'x', key())->status, 503, 'refused') for 1 .. 5;
+    $asked += 5;
+    sleep 0.1;
+}
+
+cmp_ok($connections->() - $before, '<', 12, "few for $asked requests");
+is(app_count('b'), 0, 'none ran');
+
+
+
+=== TEST 47: ... and waiters listen to the next one
+--- store: redis
+--- client
+my $next = start_redis();
+
+my $waits = sub {
+    my ($op, $server) = @_;
+
+    my $key = key();
+    my $c = send_post("/far/hold?op=$op", 'x', $key);
+    app_wait_parked($op);
+    my $w = send_post("/far/hold?op=$op", 'x', $key);
+
+    ok(wait_for(sub { $server->command(qw(CLIENT LIST TYPE pubsub)) =~ /sub=1/ }, 5),
+       'it listens');
+    app_release($op);
+    is($_->read_response->body, "run 1\n", 'answered') for $c, $w;
+};
+
+$waits->('a', $::redis);
+sleep 1.1;
+
+$::redis->command('REPLICAOF', '127.0.0.1', $ENV{TEST_NGINX_DEAD_PORT});
+$::proxy->tell("lead $next->{port}");
+
+ok(wait_for(sub { http_post('/far/ok?op=b', 'x', key())->status == 200 }, 10),
+   'the next one is asked');
+$waits->('c', $next);
+
+$::proxy->tell("lead $::redis->{port}");
+$::proxy->tell('cut');
+$next->stop;

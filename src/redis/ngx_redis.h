@@ -53,6 +53,9 @@
 /* minimum time between two rounds of topology queries, ms */
 #define NGX_REDIS_INTERVAL     500
 
+/* a connection to a replica that is younger is kept, ms */
+#define NGX_REDIS_REPLICA      1000
+
 /* a server that has owed a reply for this long is considered down by the
    topology, ms */
 #define NGX_REDIS_SILENT       1000
@@ -261,6 +264,7 @@ struct ngx_redis_conn_s {
     ngx_msec_t                   last_read;          /* time of the last
                                                         received bytes      */
     ngx_msec_t                   wait_sent;          /* of the last WAIT    */
+    ngx_msec_t                   ready_since;
     ngx_uint_t                   valkey;             /* 0: Redis            */
     ngx_uint_t                   version;            /* of the server, see
                                                         ngx_redis_version() */
@@ -278,6 +282,8 @@ struct ngx_redis_conn_s {
        covers a write */
     unsigned                     wrote:1;
     unsigned                     answered:1;         /* since it connected  */
+    /* its server is a replica: closed when it has all replies */
+    unsigned                     replica:1;
     unsigned                     failure_logged:1;
     /* a partly sent command can't be completed */
     unsigned                     truncated:1;

@@ -36,13 +36,15 @@ static void ngx_redis_node_destroy(ngx_event_t *ev);
 static ngx_int_t ngx_redis_single_init(ngx_redis_t *redis);
 static ngx_redis_node_t *ngx_redis_single_node(ngx_redis_t *redis,
     ngx_str_t *key);
+static ngx_int_t ngx_redis_single_refused(ngx_redis_call_t *call,
+    redisReply *reply);
 
 
 const ngx_redis_topology_t  ngx_redis_single = {
     ngx_redis_single_init,
     ngx_redis_single_node,
     NULL,
-    NULL
+    ngx_redis_single_refused
 };
 
 
@@ -480,4 +482,55 @@ static ngx_redis_node_t *
 ngx_redis_single_node(ngx_redis_t *redis, ngx_str_t *key)
 {
     return redis->master;
+}
+
+
+/*
+ * The server is a replica.  Behind a name or a proxy another one may be the
+ * master by now, and only a new connection leads there, also that of the
+ * subscriber.
+ */
+
+static ngx_int_t
+ngx_redis_single_refused(ngx_redis_call_t *call, redisReply *reply)
+{
+    ngx_addr_t        *addr;
+    ngx_redis_conn_t  *conn;
+    ngx_redis_node_t  *node;
+
+    conn = call->conn;
+    node = conn->node;
+
+    if (!(ngx_redis_error_is(reply, "READONLY ")
+          || ngx_redis_error_is(reply, "MASTERDOWN "))
+        || conn->replica
+        || ngx_current_msec - conn->ready_since < NGX_REDIS_REPLICA)
+    {
+        return NGX_DECLINED;
+    }
+
+    conn->replica = 1;
+
+    addr = &node->addrs[node->addr];
+
+    if (ngx_cmp_sockaddr(addr->sockaddr, addr->socklen,
+                         &conn->sockaddr.sockaddr, conn->socklen, 1)
+        == NGX_OK)
+    {
+        node->addr = (node->addr + 1) % node->naddrs;
+    }
+
+    ngx_redis_resolve_soon(node);
+
+    conn = &node->redis->subscriber;
+
+    if (conn->state == NGX_REDIS_READY) {
+        ngx_redis_close(conn);
+
+        if (node->redis->listeners) {
+            ngx_redis_flush(conn);
+        }
+    }
+
+    return NGX_DECLINED;
 }

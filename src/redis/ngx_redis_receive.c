@@ -96,6 +96,16 @@ ngx_redis_read_handler(ngx_event_t *rev)
         }
     }
 
+    if (conn->replica && ngx_queue_empty(&conn->sent)) {
+        ngx_log_error(NGX_LOG_INFO, ngx_cycle->log, 0,
+                      "%V: Redis at %V is a replica, connecting anew",
+                      &conn->redis->label, ngx_redis_node_label(conn->node));
+
+        ngx_redis_close(conn);
+        ngx_redis_flush(conn);
+        return;
+    }
+
     if (ngx_handle_read_event(rev, 0) != NGX_OK) {
         ngx_redis_drop(conn, "no event for reading");
         return;

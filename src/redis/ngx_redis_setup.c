@@ -58,6 +58,7 @@ ngx_redis_connect(ngx_redis_conn_t *conn)
 
     conn->state = NGX_REDIS_CONNECTING;
     conn->answered = 0;
+    conn->replica = 0;
     conn->flags = 0;
     conn->version = 0;
     conn->last_read = ngx_current_msec;
@@ -563,6 +564,7 @@ ngx_redis_ready(ngx_redis_conn_t *conn)
     ngx_del_timer(&conn->timer);
 
     conn->state = NGX_REDIS_READY;
+    conn->ready_since = ngx_current_msec;
 
     if (conn->owner) {
         conn->owner->ready(conn);

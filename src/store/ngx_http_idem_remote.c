@@ -59,15 +59,18 @@ static ngx_uint_t ngx_http_idem_remote_leave(ngx_http_idem_op_t *op);
 static void ngx_http_idem_remote_repeated(ngx_http_idem_op_t *op);
 static ngx_int_t ngx_http_idem_remote_end(ngx_http_idem_op_t *op);
 static void ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked);
+static void ngx_http_idem_remote_undo_expired(ngx_http_idem_op_t *op);
 static void ngx_http_idem_remote_undo_start(
     ngx_http_idem_remote_t *remote, u_char *id, u_char *token,
-    ngx_msec_t life, ngx_uint_t hold, ngx_uint_t adopted);
+    ngx_msec_t delay, ngx_msec_t life, ngx_uint_t hold, ngx_uint_t adopted);
 static void ngx_http_idem_remote_stuck(ngx_http_idem_remote_t *remote,
     const char *what);
 static void ngx_http_idem_remote_undo_due(ngx_http_idem_op_t *op,
     ngx_msec_t delay, ngx_uint_t released);
 static void ngx_http_idem_remote_adopt(ngx_event_t *ev);
 static ngx_int_t ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op);
+static void ngx_http_idem_remote_undo_later(ngx_http_idem_op_t *op,
+    ngx_msec_t delay);
 static void ngx_http_idem_remote_undo_handler(ngx_event_t *ev);
 static void ngx_http_idem_remote_unwatch(ngx_http_idem_op_t *op);
 
@@ -106,6 +109,11 @@ ngx_http_idem_remote_ask(ngx_http_idem_op_t *op)
     ngx_http_idem_remote_t  *remote;
 
     remote = ngx_http_idem_remote(op);
+
+    if (ngx_http_idem_remote_is_undo(op) && op->ttl) {
+        ngx_http_idem_remote_undo_later(op, op->ttl);
+        return NGX_AGAIN;
+    }
 
     if (op->kind == NGX_HTTP_IDEM_OP_WATCH) {
 
@@ -357,9 +365,11 @@ ngx_http_idem_remote_repeated(ngx_http_idem_op_t *op)
 
     } else if (op->kind == NGX_HTTP_IDEM_OP_BEGIN
                && (op->result != NGX_HTTP_IDEM_FOUND
-                   || op->found.state != NGX_HTTP_IDEM_COMPLETED))
+                   || op->found.state != NGX_HTTP_IDEM_COMPLETED
+                   || op->found.left < op->lease))
     {
-        /* an unknown outcome may be a lock that is released later */
+        /* an unknown outcome may be a lock that is released later, and a
+           response may expire before the copy takes effect */
         ngx_http_idem_remote_undo(op);
     }
 }
@@ -380,13 +390,25 @@ ngx_http_idem_remote_complete(ngx_http_idem_op_t *op)
 
 /*
  * The operation has its result.  A release that failed is followed by further
- * ones, and so is one that a delayed copy may undo.  NGX_AGAIN: it is such a
- * further one, and continues.
+ * ones, and so is one that a delayed copy may undo, or a commit of a record
+ * that does not outlive the copy.  NGX_AGAIN: it is such a further one, and
+ * continues.
  */
 
 static ngx_int_t
 ngx_http_idem_remote_end(ngx_http_idem_op_t *op)
 {
+    if (op->kind == NGX_HTTP_IDEM_OP_COMMIT) {
+
+        if (op->lock.stray && op->result == NGX_HTTP_IDEM_OK
+            && op->ttl < op->lease)
+        {
+            ngx_http_idem_remote_undo_expired(op);
+        }
+
+        return NGX_OK;
+    }
+
     if (op->kind != NGX_HTTP_IDEM_OP_RELEASE) {
         return NGX_OK;
     }
@@ -428,16 +450,34 @@ ngx_http_idem_remote_undo(ngx_http_idem_op_t *locked)
     /* as long as the lock may live: under hold it outlives its lease */
 
     ngx_http_idem_remote_undo_start(ngx_http_idem_remote(locked),
-                            locked->id, locked->token,
+                            locked->id, locked->token, 0,
                             locked->hold ? ngx_http_idem_lock_life(locked)
                                          : locked->lease,
                             locked->hold, 0);
 }
 
 
+/*
+ * A delayed copy of the begin may take effect after the committed record has
+ * expired.  No release is sent before that, also if the worker exits: if a
+ * failover loses the commit, the lock of the request that ran has to stay.
+ */
+
+static void
+ngx_http_idem_remote_undo_expired(ngx_http_idem_op_t *op)
+{
+    ngx_http_idem_remote_undo_start(ngx_http_idem_remote(op),
+                            op->id, op->token, ngx_max(op->ttl, 1),
+                            op->hold ? ngx_http_idem_lock_life(op)
+                                     : op->lease,
+                            0, 0);
+}
+
+
 static void
 ngx_http_idem_remote_undo_start(ngx_http_idem_remote_t *remote, u_char *id,
-    u_char *token, ngx_msec_t life, ngx_uint_t hold, ngx_uint_t adopted)
+    u_char *token, ngx_msec_t delay, ngx_msec_t life, ngx_uint_t hold,
+    ngx_uint_t adopted)
 {
     ngx_http_idem_op_t  *op;
 
@@ -459,7 +499,8 @@ ngx_http_idem_remote_undo_start(ngx_http_idem_remote_t *remote, u_char *id,
     remote->undos++;
 
     op->data = remote;
-    op->lease = life;
+    op->ttl = delay;
+    op->lease = delay + life;
     op->hold = hold;
 
     if (hold && !adopted && ngx_http_idem_orphan_add(op, life) != NGX_OK) {
@@ -528,8 +569,8 @@ ngx_http_idem_remote_adopt(ngx_event_t *ev)
 
     for (i = 0; i < n; i++) {
         ngx_http_idem_remote_undo_start(remote, adopted[i].id,
-                                        adopted[i].token, adopted[i].life, 1,
-                                        1);
+                                        adopted[i].token, 0,
+                                        adopted[i].life, 1, 1);
     }
 
     if (n) {
@@ -590,10 +631,17 @@ ngx_http_idem_remote_undo_again(ngx_http_idem_op_t *op)
     ngx_http_idem_remote_undo_due(op, delay,
                                   op->result != NGX_HTTP_IDEM_ERROR);
 
-    ngx_http_idem_op_timer(op, ngx_http_idem_remote_undo_handler, delay);
-    op->timer.cancelable = 1;
+    ngx_http_idem_remote_undo_later(op, delay);
 
     return NGX_OK;
+}
+
+
+static void
+ngx_http_idem_remote_undo_later(ngx_http_idem_op_t *op, ngx_msec_t delay)
+{
+    ngx_http_idem_op_timer(op, ngx_http_idem_remote_undo_handler, delay);
+    op->timer.cancelable = 1;
 }
 
 

@@ -392,6 +392,13 @@ ngx_http_idem_pg_step_failed(ngx_http_idem_pg_call_t *call, PGresult *error)
         return NGX_HTTP_IDEM_PG_BROKEN;
     }
 
+    /* feature_not_supported: the plan of a prepared statement is that of a
+       function which was made anew with other columns */
+
+    if (ngx_strcmp(state, "0A000") == 0 && call && call->tries == 1) {
+        return NGX_HTTP_IDEM_PG_BROKEN;
+    }
+
     if (ngx_strncmp(state, "40", 2) == 0 || op == NULL) {
         /* serialization failure, deadlock; or an error of a whole batch */
 

@@ -489,6 +489,7 @@ package IdempotencyTest::RedisProxy;
 #   narrow n  n bytes of nginx on each connection, and nothing that comes after
 #             them
 #   refuse    closes every new connection as soon as it is there
+#   lead n    new connections lead to the server on port n, then pass
 #   old       as they are, but the server says that it is Redis 6.2
 #   cut       closes all connections now, then pass
 #   down      closes all connections now, then refuse
@@ -585,6 +586,11 @@ sub run
 
                 } elsif ($mode eq 'pass') {
                     $select->add(splice @deaf);
+                }
+
+                if ($mode eq 'lead') {
+                    $to = $passing;
+                    $mode = 'pass';
                 }
 
                 if ($mode eq 'silent') {
