@@ -80,13 +80,13 @@ sub once
 
 
 # A server for other protocols: whoever connects and sends something gets
-# these bytes, and after a while the end.
+# these bytes, and then the end, or a reset.
 
 our @children;
 
 sub start_raw
 {
-    my ($bytes, $port, $hold) = @_;
+    my ($bytes, $port, $hold, $reset) = @_;
 
     my $socket = IO::Socket::INET->new(
         LocalAddr => '127.0.0.1', LocalPort => $port, Listen => 16,
@@ -105,6 +105,7 @@ sub start_raw
             sysread $c, my $in, 65536;
             syswrite $write, '.';
             syswrite $c, $bytes;
+            setsockopt $c, SOL_SOCKET, SO_LINGER, pack('ii', 1, 0) if $reset;
             if ($hold) { push @open, $c } else { close $c }
         }
         POSIX::_exit(0);
@@ -678,4 +679,62 @@ for my $case (@cases) {
     }
 
     stop_raw();
+}
+
+
+
+=== TEST 13: a response that is complete before the connection is reset
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_unknown_outcome  hold;
+    add_header                   X-Outcome  $idempotency_status  always;
+
+    location /proxy/ {
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /proxy/unbuffered/ {
+        proxy_buffering    off;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /fcgi/ {
+        fastcgi_pass       127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /fcgi/keep/ {
+        fastcgi_keep_conn  on;
+        fastcgi_pass       127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+--- client
+my $record = sub {
+    my ($type, $data) = @_;
+    return pack('CCnnCC', 1, $type, 1, length $data, 0, 0) . $data;
+};
+
+for my $n (1000, 500) {
+
+    my $head = "Content-Length: 1000\r\n\r\n";
+    my $body = 'x' x $n;
+
+    my %bytes = (
+        '/proxy/' => "HTTP/1.1 200 OK\r\n$head$body",
+        '/fcgi/'  => $record->(6, "Status: 200 OK\r\n$head")
+                     . $record->(6, $body) . $record->(6, '')
+                     . $record->(3, "\0" x 8),
+    );
+
+    $bytes{'/proxy/unbuffered/'} = $bytes{'/proxy/'};
+    $bytes{'/fcgi/keep/'} = $bytes{'/fcgi/'};
+
+    for my $where (sort keys %bytes) {
+        my $raw = start_raw($bytes{$where}, $ENV{TEST_NGINX_PORT_2}, 0, 1);
+
+        # the reset may come before or after nginx has read the response
+
+        for (1 .. 5) {
+            three($where, $n == 1000 ? (200, 'executed') : (502, 'unknown'),
+                  name => "$where, $n bytes", elsewhere => 1);
+        }
+
+        is(served($raw), 5, "$where, $n bytes: ran once each");
+        stop_raw();
+    }
 }

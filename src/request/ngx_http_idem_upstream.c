@@ -421,6 +421,7 @@ static ngx_int_t
 ngx_http_idem_pipe_input(ngx_event_pipe_t *p, ngx_buf_t *buf)
 {
     ngx_int_t             rc;
+    ngx_uint_t            error;
     ngx_http_request_t   *r;
     ngx_http_idem_ctx_t  *ctx;
     ngx_http_idem_run_t  *run;
@@ -435,9 +436,14 @@ ngx_http_idem_pipe_input(ngx_event_pipe_t *p, ngx_buf_t *buf)
         return NGX_OK;
     }
 
+    /* set if the connection was reset, maybe behind a complete response */
+
+    error = p->upstream_error;
+    p->upstream_error = 0;
+
     rc = run->pipe_input(p, buf);
 
-    if (rc == NGX_OK && p->upstream_error) {
+    if (p->upstream_error) {
 
         /*
          * A FastCGI application ended its response before its Content-Length.
@@ -447,6 +453,8 @@ ngx_http_idem_pipe_input(ngx_event_pipe_t *p, ngx_buf_t *buf)
 
         p->length = 1;
     }
+
+    p->upstream_error |= error;
 
     if (rc != NGX_ERROR || !ngx_http_idem_invalid(run)) {
         return rc;
