@@ -649,6 +649,12 @@ my $ping = substr(pack('N', 8), 1) . pack('CCN', 6, 0, 0) . 'x' x 8;
 my @cases = (
     [ 'in full', 200,
       $frame->(1, 4, $length) . $frame->(0, 1, 'x' x 1000) ],
+    [ 'in full, closed', 200,
+      $frame->(1, 4, $length) . $frame->(0, 1, 'x' x 1000), 'closed' ],
+    [ 'in full, no end, closed', 200,
+      $frame->(1, 4, $length) . $frame->(0, 0, 'x' x 1000), 'closed' ],
+    [ 'less, closed', 502,
+      $frame->(1, 4, $length) . $frame->(0, 0, 'x' x 999), 'closed' ],
     [ 'in two pieces', 200,
       $frame->(1, 4, $length) . $frame->(0, 0, 'x' x 500)
       . $frame->(0, 1, 'x' x 500) ],
@@ -668,9 +674,9 @@ my @cases = (
 );
 
 for my $case (@cases) {
-    my ($name, $status, $bytes) = @$case;
+    my ($name, $status, $bytes, $closed) = @$case;
 
-    my $raw = start_raw($settings . $bytes, $ENV{TEST_NGINX_PORT_2}, 1);
+    my $raw = start_raw($settings . $bytes, $ENV{TEST_NGINX_PORT_2}, !$closed);
 
     for my $where ('/h2/', '/h2/unbuffered/', '/grpc/') {
         three($where, $status, $status == 502 ? 'unknown' : 'executed',
@@ -737,4 +743,97 @@ for my $n (1000, 500) {
         is(served($raw), 5, "$where, $n bytes: ran once each");
         stop_raw();
     }
+}
+
+
+
+=== TEST 14: a FastCGI application that closes the connection behind its length
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_unknown_outcome  hold;
+    add_header                   X-Outcome  $idempotency_status  always;
+
+    location /fcgi/ {
+        fastcgi_pass       127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /fcgi/keep/ {
+        fastcgi_keep_conn  on;
+        fastcgi_pass       127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /fcgi/unbuffered/ {
+        fastcgi_buffering  off;
+        fastcgi_pass       127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+--- client
+my $record = sub {
+    my ($type, $data) = @_;
+    return pack('CCnnCC', 1, $type, 1, length $data, 0, 0) . $data;
+};
+
+# status, length, bytes of the body, and the answer; in one record, in two,
+# and in two with a reset in place of the end
+
+for my $case ([ 200, 1000, 1000, 200 ], [ 200, 0, 0, 200 ], [ 404, 10, 10, 404 ],
+              [ 204, undef, 0, 204 ],
+              [ 200, 1000, 999, 502 ], [ 200, 1000, 0, 502 ],
+              [ 200, undef, 1000, 502 ], [ 200, 60_000, 60_000, 200 ],
+              [ 200, 60_000, 59_999, 502 ])
+{
+    my ($status, $length, $n, $answer) = @$case;
+
+    for my $parts (1, 2, 3) {
+        my $reset = ($parts == 3);
+        my $head = defined $length ? "Content-Length: $length\r\n" : '';
+        my $out = "Status: $status Reason\r\n$head\r\n" . 'x' x $n;
+        my $at = $parts == 1 ? length $out : 600;
+
+        my $bytes = $record->(6, substr $out, 0, $at);
+        $bytes .= $record->(6, substr $out, $at) if $at < length $out;
+
+        my $raw = start_raw($bytes, $ENV{TEST_NGINX_PORT_2}, 0, $reset);
+
+        for my $where ('/fcgi/', '/fcgi/keep/', '/fcgi/unbuffered/') {
+            my $name = "$where, $status, $n of "
+                       . (defined $length ? $length : '?')
+                       . ($reset ? ', reset' : ", in $parts");
+
+            three($where, $answer, $answer == 502 ? 'unknown' : 'executed',
+                  name => $name, elsewhere => 1);
+            is(served($raw), 1, "$name: ran once");
+        }
+
+        stop_raw();
+    }
+}
+
+# as a stream: all of it, and all but the last byte
+
+for my $n (1000, 999) {
+    my $raw = start_raw($record->(6, "Status: 200 OK\r\nContent-Length: 1000"
+                                     . "\r\nContent-Type: text/event-stream"
+                                     . "\r\n\r\n" . 'x' x $n),
+                        $ENV{TEST_NGINX_PORT_2});
+
+    for my $where ('/fcgi/', '/fcgi/keep/', '/fcgi/unbuffered/') {
+        my %key = ('Idempotency-Key' => new_key());
+
+        my $c = send_post($where, 'x', { %key, Connection => 'close' });
+        ok($c->closed(5), "$where, a stream of $n: ends");
+
+        my $first = $c->read_response(1);
+        my $retry = http_post($where, 'x', \%key);
+
+        is(length $first->body, $n, "$where, a stream of $n: what there is");
+
+        if ($n == 1000) {
+            is($retry->body, $first->body, "$where, a stream: replayed");
+        } else {
+            is($retry->error_code, 'OUTCOME_UNKNOWN',
+               "$where, a stream that is too short: unknown");
+        }
+
+        is(served($raw), 1, "$where, a stream of $n: ran once");
+    }
+
+    stop_raw();
 }

@@ -182,7 +182,8 @@ ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
     ngx_http_idem_restore_method(run);
 
     if (u->header_sent
-        && rc != NGX_OK && rc != NGX_AGAIN && rc != NGX_DECLINED)
+        && rc != NGX_OK && rc != NGX_AGAIN && rc != NGX_DECLINED
+        && !ngx_http_idem_outcome_whole(r, ctx))
     {
         run->broke = 1;
         run->broken = r->upstream_states ? r->upstream_states->nelts : 0;
@@ -328,7 +329,7 @@ ngx_http_idem_input_init(void *data)
      * A FastCGI application marks the end of its response.  nginx also takes
      * a closed connection for the end, even if the application died in the
      * middle of its response.  A length of 1 makes nginx expect more until the
-     * mark.
+     * mark.  A response of its whole Content-Length is complete all the same.
      */
 
     length = buffering ? &u->pipe->length : &u->length;
