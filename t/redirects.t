@@ -1113,6 +1113,14 @@ is(app_wait('/after', 2), 2, 'no action for the replay');
         proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
 
+    location /bypassed/ {
+        idempotency           $TEST_STORE;
+        idempotency_bypass    1;
+        client_max_body_size  1k;
+        error_page  413 = @large;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
     location @large {
         idempotency           $TEST_STORE;
         client_max_body_size  1m;
@@ -1127,14 +1135,17 @@ my $chunks = sub {
 
 # the chunk that is too large comes by itself, or with the one before it
 
-for my $apart (1, 0) {
+for my $case ([ '', 1 ], [ '', 0 ], [ '/bypassed', 1 ], [ '/bypassed', 0 ]) {
+    my ($at, $apart) = @$case;
+
     my $key = new_key();
-    my $name = $apart ? 'apart' : 'at once';
+    my $op = new_key();
+    my $name = $at . ($apart ? ' apart' : ' at once');
 
     for my $letter ('a', 'b') {
         my $c = connect_client();
 
-        $c->send_part("POST /ok?op=large$apart HTTP/1.1\r\n"
+        $c->send_part("POST $at/ok?op=$op HTTP/1.1\r\n"
                       . "Host: localhost\r\nConnection: close\r\n"
                       . "Idempotency-Key: $key\r\n"
                       . "Transfer-Encoding: chunked\r\n\r\n"
@@ -1150,7 +1161,7 @@ for my $apart (1, 0) {
         is($r->header('Idempotent-Replayed'), undef, "$name: not replayed");
     }
 
-    is(app_count("large$apart"), 2, "$name: not covered");
+    is(app_count($op), 2, "$name: not covered");
 }
 
 # HTTP/2, without a length

@@ -390,16 +390,17 @@ ngx_http_idem_discarded(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     ngx_table_elt_t          *length;
     ngx_http_request_body_t  *rb;
 
-    if (!ctx->place.redirected) {
-        return 0;
-    }
-
     rb = r->request_body;
 
     if (rb) {
         /* the rest of a body that Lua has set is 0, and it has received 0 */
-        return rb->rest > 0
-               || (rb->rest == 0 && rb->received && !rb->last_saved);
+        return r->internal
+               && (rb->rest > 0
+                   || (rb->rest == 0 && rb->received && !rb->last_saved));
+    }
+
+    if (!ctx->place.redirected) {
+        return 0;
     }
 
     if (r->discard_body) {
