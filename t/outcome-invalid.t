@@ -679,7 +679,15 @@ for my $case (@cases) {
     my $raw = start_raw($settings . $bytes, $ENV{TEST_NGINX_PORT_2}, !$closed);
 
     for my $where ('/h2/', '/h2/unbuffered/', '/grpc/') {
-        three($where, $status, $status == 502 ? 'unknown' : 'executed',
+
+        # what a gRPC call has to say comes with its end; if that has come,
+        # nginx may still miss that the connection was closed behind it
+
+        next if $where eq '/grpc/' && $name eq 'in full, closed';
+
+        my $code = ($closed && $where eq '/grpc/') ? 502 : $status;
+
+        three($where, $code, $code == 502 ? 'unknown' : 'executed',
               name => "$where, $name", elsewhere => 1);
         is(served($raw), 1, "$where, $name: ran once");
     }

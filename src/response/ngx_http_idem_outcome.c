@@ -129,7 +129,8 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
 /*
  * Whether the whole response has come, though its upstream has not ended in
  * order: the connection was closed or reset before the mark that FastCGI and
- * HTTP/2 have at the end.  Its client would see a whole response.
+ * HTTP/2 have at the end.  Its client would see a whole response.  That of a
+ * gRPC call ends with its trailers only.
  */
 
 ngx_uint_t
@@ -144,7 +145,9 @@ ngx_http_idem_outcome_whole(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     if (u == NULL || u != r->upstream || u->cleanup || ctx->work.run.invalid
         || (ctx->stage != NGX_HTTP_IDEM_HOLD
             && ctx->stage != NGX_HTTP_IDEM_STREAM)
-        || r->method == NGX_HTTP_HEAD)
+        || r->method == NGX_HTTP_HEAD
+        || ngx_http_idem_conf_is(&u->schema, "grpc://")
+        || ngx_http_idem_conf_is(&u->schema, "grpcs://"))
     {
         return 0;
     }
