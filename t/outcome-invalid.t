@@ -80,13 +80,13 @@ sub once
 
 
 # A server for other protocols: whoever connects and sends something gets
-# these bytes, and after a while the end.
+# these bytes, and then the end, or a reset.
 
 our @children;
 
 sub start_raw
 {
-    my ($bytes, $port, $hold) = @_;
+    my ($bytes, $port, $hold, $reset) = @_;
 
     my $socket = IO::Socket::INET->new(
         LocalAddr => '127.0.0.1', LocalPort => $port, Listen => 16,
@@ -105,6 +105,7 @@ sub start_raw
             sysread $c, my $in, 65536;
             syswrite $write, '.';
             syswrite $c, $bytes;
+            setsockopt $c, SOL_SOCKET, SO_LINGER, pack('ii', 1, 0) if $reset;
             if ($hold) { push @open, $c } else { close $c }
         }
         POSIX::_exit(0);
@@ -648,6 +649,12 @@ my $ping = substr(pack('N', 8), 1) . pack('CCN', 6, 0, 0) . 'x' x 8;
 my @cases = (
     [ 'in full', 200,
       $frame->(1, 4, $length) . $frame->(0, 1, 'x' x 1000) ],
+    [ 'in full, closed', 200,
+      $frame->(1, 4, $length) . $frame->(0, 1, 'x' x 1000), 'closed' ],
+    [ 'in full, no end, closed', 200,
+      $frame->(1, 4, $length) . $frame->(0, 0, 'x' x 1000), 'closed' ],
+    [ 'less, closed', 502,
+      $frame->(1, 4, $length) . $frame->(0, 0, 'x' x 999), 'closed' ],
     [ 'in two pieces', 200,
       $frame->(1, 4, $length) . $frame->(0, 0, 'x' x 500)
       . $frame->(0, 1, 'x' x 500) ],
@@ -667,14 +674,173 @@ my @cases = (
 );
 
 for my $case (@cases) {
-    my ($name, $status, $bytes) = @$case;
+    my ($name, $status, $bytes, $closed) = @$case;
 
-    my $raw = start_raw($settings . $bytes, $ENV{TEST_NGINX_PORT_2}, 1);
+    my $raw = start_raw($settings . $bytes, $ENV{TEST_NGINX_PORT_2}, !$closed);
 
     for my $where ('/h2/', '/h2/unbuffered/', '/grpc/') {
-        three($where, $status, $status == 502 ? 'unknown' : 'executed',
+
+        # what a gRPC call has to say comes with its end; if that has come,
+        # nginx may still miss that the connection was closed behind it
+
+        next if $where eq '/grpc/' && $name eq 'in full, closed';
+
+        my $code = ($closed && $where eq '/grpc/') ? 502 : $status;
+
+        three($where, $code, $code == 502 ? 'unknown' : 'executed',
               name => "$where, $name", elsewhere => 1);
         is(served($raw), 1, "$where, $name: ran once");
+    }
+
+    stop_raw();
+}
+
+
+
+=== TEST 13: a response that is complete before the connection is reset
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_unknown_outcome  hold;
+    add_header                   X-Outcome  $idempotency_status  always;
+
+    location /proxy/ {
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /proxy/unbuffered/ {
+        proxy_buffering    off;
+        proxy_pass         http://127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /fcgi/ {
+        fastcgi_pass       127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /fcgi/keep/ {
+        fastcgi_keep_conn  on;
+        fastcgi_pass       127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+--- client
+my $record = sub {
+    my ($type, $data) = @_;
+    return pack('CCnnCC', 1, $type, 1, length $data, 0, 0) . $data;
+};
+
+for my $n (1000, 500) {
+
+    my $head = "Content-Length: 1000\r\n\r\n";
+    my $body = 'x' x $n;
+
+    my %bytes = (
+        '/proxy/' => "HTTP/1.1 200 OK\r\n$head$body",
+        '/fcgi/'  => $record->(6, "Status: 200 OK\r\n$head")
+                     . $record->(6, $body) . $record->(6, '')
+                     . $record->(3, "\0" x 8),
+    );
+
+    $bytes{'/proxy/unbuffered/'} = $bytes{'/proxy/'};
+    $bytes{'/fcgi/keep/'} = $bytes{'/fcgi/'};
+
+    for my $where (sort keys %bytes) {
+        my $raw = start_raw($bytes{$where}, $ENV{TEST_NGINX_PORT_2}, 0, 1);
+
+        # the reset may come before or after nginx has read the response
+
+        for (1 .. 5) {
+            three($where, $n == 1000 ? (200, 'executed') : (502, 'unknown'),
+                  name => "$where, $n bytes", elsewhere => 1);
+        }
+
+        is(served($raw), 5, "$where, $n bytes: ran once each");
+        stop_raw();
+    }
+}
+
+
+
+=== TEST 14: a FastCGI application that closes the connection behind its length
+--- config
+    idempotency                  $TEST_STORE;
+    idempotency_unknown_outcome  hold;
+    add_header                   X-Outcome  $idempotency_status  always;
+
+    location /fcgi/ {
+        fastcgi_pass       127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /fcgi/keep/ {
+        fastcgi_keep_conn  on;
+        fastcgi_pass       127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+    location /fcgi/unbuffered/ {
+        fastcgi_buffering  off;
+        fastcgi_pass       127.0.0.1:$TEST_NGINX_PORT_2;
+    }
+--- client
+my $record = sub {
+    my ($type, $data) = @_;
+    return pack('CCnnCC', 1, $type, 1, length $data, 0, 0) . $data;
+};
+
+# status, length, bytes of the body, and the answer; in one record, in two,
+# and in two with a reset in place of the end
+
+for my $case ([ 200, 1000, 1000, 200 ], [ 200, 0, 0, 200 ], [ 404, 10, 10, 404 ],
+              [ 204, undef, 0, 204 ],
+              [ 200, 1000, 999, 502 ], [ 200, 1000, 0, 502 ],
+              [ 200, undef, 1000, 502 ], [ 200, 60_000, 60_000, 200 ],
+              [ 200, 60_000, 59_999, 502 ])
+{
+    my ($status, $length, $n, $answer) = @$case;
+
+    for my $parts (1, 2, 3) {
+        my $reset = ($parts == 3);
+        my $head = defined $length ? "Content-Length: $length\r\n" : '';
+        my $out = "Status: $status Reason\r\n$head\r\n" . 'x' x $n;
+        my $at = $parts == 1 ? length $out : 600;
+
+        my $bytes = $record->(6, substr $out, 0, $at);
+        $bytes .= $record->(6, substr $out, $at) if $at < length $out;
+
+        my $raw = start_raw($bytes, $ENV{TEST_NGINX_PORT_2}, 0, $reset);
+
+        for my $where ('/fcgi/', '/fcgi/keep/', '/fcgi/unbuffered/') {
+            my $name = "$where, $status, $n of "
+                       . (defined $length ? $length : '?')
+                       . ($reset ? ', reset' : ", in $parts");
+
+            three($where, $answer, $answer == 502 ? 'unknown' : 'executed',
+                  name => $name, elsewhere => 1);
+            is(served($raw), 1, "$name: ran once");
+        }
+
+        stop_raw();
+    }
+}
+
+# as a stream: all of it, and all but the last byte
+
+for my $n (1000, 999) {
+    my $raw = start_raw($record->(6, "Status: 200 OK\r\nContent-Length: 1000"
+                                     . "\r\nContent-Type: text/event-stream"
+                                     . "\r\n\r\n" . 'x' x $n),
+                        $ENV{TEST_NGINX_PORT_2});
+
+    for my $where ('/fcgi/', '/fcgi/keep/', '/fcgi/unbuffered/') {
+        my %key = ('Idempotency-Key' => new_key());
+
+        my $c = send_post($where, 'x', { %key, Connection => 'close' });
+        ok($c->closed(5), "$where, a stream of $n: ends");
+
+        my $first = $c->read_response(1);
+        my $retry = http_post($where, 'x', \%key);
+
+        is(length $first->body, $n, "$where, a stream of $n: what there is");
+
+        if ($n == 1000) {
+            is($retry->body, $first->body, "$where, a stream: replayed");
+        } else {
+            is($retry->error_code, 'OUTCOME_UNKNOWN',
+               "$where, a stream that is too short: unknown");
+        }
+
+        is(served($raw), 1, "$where, a stream of $n: ran once");
     }
 
     stop_raw();

@@ -1113,6 +1113,14 @@ is(app_wait('/after', 2), 2, 'no action for the replay');
         proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
     }
 
+    location /bypassed/ {
+        idempotency           $TEST_STORE;
+        idempotency_bypass    1;
+        client_max_body_size  1k;
+        error_page  413 = @large;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
     location @large {
         idempotency           $TEST_STORE;
         client_max_body_size  1m;
@@ -1127,14 +1135,17 @@ my $chunks = sub {
 
 # the chunk that is too large comes by itself, or with the one before it
 
-for my $apart (1, 0) {
+for my $case ([ '', 1 ], [ '', 0 ], [ '/bypassed', 1 ], [ '/bypassed', 0 ]) {
+    my ($at, $apart) = @$case;
+
     my $key = new_key();
-    my $name = $apart ? 'apart' : 'at once';
+    my $op = new_key();
+    my $name = $at . ($apart ? ' apart' : ' at once');
 
     for my $letter ('a', 'b') {
         my $c = connect_client();
 
-        $c->send_part("POST /ok?op=large$apart HTTP/1.1\r\n"
+        $c->send_part("POST $at/ok?op=$op HTTP/1.1\r\n"
                       . "Host: localhost\r\nConnection: close\r\n"
                       . "Idempotency-Key: $key\r\n"
                       . "Transfer-Encoding: chunked\r\n\r\n"
@@ -1150,7 +1161,7 @@ for my $apart (1, 0) {
         is($r->header('Idempotent-Replayed'), undef, "$name: not replayed");
     }
 
-    is(app_count("large$apart"), 2, "$name: not covered");
+    is(app_count($op), 2, "$name: not covered");
 }
 
 # HTTP/2, without a length
@@ -1175,3 +1186,48 @@ for my $parts ([ 'x' x 100, 'a' x 2000 ], [ 'x' x 100, 'b' x 2000 ],
 }
 
 is(app_count('h2'), 4, 'HTTP/2: not covered');
+
+
+
+=== TEST 17: a body that was streamed to an upstream is not there any more
+--- config
+    location / {
+        proxy_http_version       1.1;
+        proxy_request_buffering  off;
+        error_page  502 = @next;
+        proxy_pass  http://127.0.0.1:$TEST_NGINX_APP_PORT;
+    }
+
+    location @next {
+        idempotency  $TEST_STORE;
+        proxy_pass   http://127.0.0.1:$TEST_NGINX_APP2_PORT;
+        proxy_pass_request_body  off;
+        proxy_set_header         Content-Length "";
+        rewrite  ^ /ok? break;
+    }
+--- client
+for my $where ('/close', '/garbage') {
+    my $op = new_key();
+    my %key = ('Idempotency-Key' => new_key());
+
+    for my $letter ('a', 'b') {
+        my $r = http_post("$where?op=$op", $letter x 100_000, \%key);
+
+        is($r->status, 200, "$where: passes");
+        is($r->header('Idempotent-Replayed'), undef,
+           "$where: $letter is not replayed");
+    }
+
+    is(app_count($op), 2, "$where: ran, as it was");
+
+    # a small body comes with the header, and stays
+
+    %key = ('Idempotency-Key' => new_key());
+
+    http_post("$where?op=$op", 'a', \%key);
+
+    is(http_post("$where?op=$op", 'a', \%key)->header('Idempotent-Replayed'),
+       'true', "$where: a small body is covered");
+    is(http_post("$where?op=$op", 'b', \%key)->error_code,
+       'IDEMPOTENCY_CONFLICT', "$where: and no other");
+}

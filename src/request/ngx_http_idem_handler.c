@@ -36,6 +36,7 @@ static ngx_int_t ngx_http_idem_run_begin(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static ngx_uint_t ngx_http_idem_discarded(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
+static ngx_uint_t ngx_http_idem_is_partial(ngx_http_request_t *r);
 static ngx_int_t ngx_http_idem_read_body(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 static void ngx_http_idem_body_handler(ngx_http_request_t *r);
@@ -385,19 +386,14 @@ ngx_http_idem_run_begin(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 static ngx_uint_t
 ngx_http_idem_discarded(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
 {
-    ngx_table_elt_t          *length;
-    ngx_http_request_body_t  *rb;
+    ngx_table_elt_t  *length;
+
+    if (r->request_body) {
+        return ngx_http_idem_is_partial(r);
+    }
 
     if (!ctx->place.redirected) {
         return 0;
-    }
-
-    rb = r->request_body;
-
-    if (rb) {
-        /* the rest of a body that Lua has set is 0, and it has received 0 */
-        return rb->rest > 0
-               || (rb->rest == 0 && rb->received && !rb->last_saved);
     }
 
     if (r->discard_body) {
@@ -417,6 +413,44 @@ ngx_http_idem_discarded(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     return length
            && ngx_atoof(length->value.data, length->value.len)
               != r->headers_in.content_length_n;
+}
+
+
+/*
+ * Whether another location has left a part of the body only: it was not read to
+ * its end, or was streamed to an upstream (proxy_request_buffering off).
+ */
+
+static ngx_uint_t
+ngx_http_idem_is_partial(ngx_http_request_t *r)
+{
+    off_t                     size;
+    ngx_chain_t              *cl;
+    ngx_http_request_body_t  *rb;
+
+    if (!r->internal) {
+        return 0;
+    }
+
+    rb = r->request_body;
+
+    /* the rest of a body that Lua has set is 0, and it has received 0 */
+
+    if (rb->rest > 0 || (rb->rest == 0 && rb->received && !rb->last_saved)) {
+        return 1;
+    }
+
+    if (!r->request_body_no_buffering) {
+        return 0;
+    }
+
+    size = 0;
+
+    for (cl = rb->bufs; cl; cl = cl->next) {
+        size += ngx_buf_size(cl->buf);
+    }
+
+    return size < r->headers_in.content_length_n;
 }
 
 

@@ -182,7 +182,8 @@ ngx_http_idem_upstream_finalize(ngx_http_request_t *r, ngx_int_t rc)
     ngx_http_idem_restore_method(run);
 
     if (u->header_sent
-        && rc != NGX_OK && rc != NGX_AGAIN && rc != NGX_DECLINED)
+        && rc != NGX_OK && rc != NGX_AGAIN && rc != NGX_DECLINED
+        && !ngx_http_idem_outcome_whole(r, ctx))
     {
         run->broke = 1;
         run->broken = r->upstream_states ? r->upstream_states->nelts : 0;
@@ -328,7 +329,7 @@ ngx_http_idem_input_init(void *data)
      * A FastCGI application marks the end of its response.  nginx also takes
      * a closed connection for the end, even if the application died in the
      * middle of its response.  A length of 1 makes nginx expect more until the
-     * mark.
+     * mark.  A response of its whole Content-Length is complete all the same.
      */
 
     length = buffering ? &u->pipe->length : &u->length;
@@ -421,6 +422,7 @@ static ngx_int_t
 ngx_http_idem_pipe_input(ngx_event_pipe_t *p, ngx_buf_t *buf)
 {
     ngx_int_t             rc;
+    ngx_uint_t            error;
     ngx_http_request_t   *r;
     ngx_http_idem_ctx_t  *ctx;
     ngx_http_idem_run_t  *run;
@@ -435,9 +437,14 @@ ngx_http_idem_pipe_input(ngx_event_pipe_t *p, ngx_buf_t *buf)
         return NGX_OK;
     }
 
+    /* set if the connection was reset, maybe behind a complete response */
+
+    error = p->upstream_error;
+    p->upstream_error = 0;
+
     rc = run->pipe_input(p, buf);
 
-    if (rc == NGX_OK && p->upstream_error) {
+    if (p->upstream_error) {
 
         /*
          * A FastCGI application ended its response before its Content-Length.
@@ -447,6 +454,8 @@ ngx_http_idem_pipe_input(ngx_event_pipe_t *p, ngx_buf_t *buf)
 
         p->length = 1;
     }
+
+    p->upstream_error |= error;
 
     if (rc != NGX_ERROR || !ngx_http_idem_invalid(run)) {
         return rc;

@@ -444,7 +444,7 @@ ngx_http_idem_capture_body(ngx_http_request_t *r,
         flush |= in->buf->flush;
     }
 
-    if (last) {
+    if (last || (flush && ngx_http_idem_outcome_whole(r, ctx))) {
         return ngx_http_idem_complete(r, ctx);
     }
 

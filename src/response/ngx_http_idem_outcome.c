@@ -127,6 +127,38 @@ ngx_http_idem_outcome(ngx_http_request_t *r,
 
 
 /*
+ * Whether the whole response has come, though its upstream has not ended in
+ * order: the connection was closed or reset before the mark that FastCGI and
+ * HTTP/2 have at the end.  Its client would see a whole response.  That of a
+ * gRPC call ends with its trailers only.
+ */
+
+ngx_uint_t
+ngx_http_idem_outcome_whole(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
+{
+    ngx_http_upstream_t       *u;
+    ngx_http_idem_response_t  *response;
+
+    u = ctx->work.answering;
+    response = &ctx->capture.response;
+
+    if (u == NULL || u != r->upstream || u->cleanup || ctx->work.run.invalid
+        || (ctx->stage != NGX_HTTP_IDEM_HOLD
+            && ctx->stage != NGX_HTTP_IDEM_STREAM)
+        || r->method == NGX_HTTP_HEAD
+        || ngx_http_idem_conf_is(&u->schema, "grpc://")
+        || ngx_http_idem_conf_is(&u->schema, "grpcs://"))
+    {
+        return 0;
+    }
+
+    return response->status == NGX_HTTP_NO_CONTENT
+           || response->status == NGX_HTTP_NOT_MODIFIED
+           || response->content_length == (off_t) response->body_len;
+}
+
+
+/*
  * Whether a response that ended in order is not what its Content-Length says:
  * a slice broke off and nginx continued, or a handler without an upstream sent
  * less.  Its client sees a truncated response.

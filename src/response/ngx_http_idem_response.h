@@ -212,6 +212,8 @@ typedef struct {
 
 void ngx_http_idem_outcome_redirected(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
+ngx_uint_t ngx_http_idem_outcome_whole(ngx_http_request_t *r,
+    ngx_http_idem_ctx_t *ctx);
 ngx_uint_t ngx_http_idem_outcome_short(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx);
 ngx_http_idem_outcome_e ngx_http_idem_outcome(ngx_http_request_t *r,

@@ -261,7 +261,7 @@ ngx_http_idem_stream_body(ngx_http_request_t *r,
 
     ctx->stream.flush |= flush;
 
-    if (last) {
+    if (last || (flush && ngx_http_idem_outcome_whole(r, ctx))) {
         ctx->stream.ended = 1;
         ctx->stream.flush = 1;
 
