@@ -138,7 +138,7 @@ ngx_http_idem_conf_key(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 static ngx_uint_t
 ngx_http_idem_conf_key_of_itself(ngx_str_t *value)
 {
-    ngx_str_t   name;
+    ngx_str_t   rest, name;
     ngx_uint_t  i;
 
     static const ngx_str_t  own[] = {
@@ -146,18 +146,16 @@ ngx_http_idem_conf_key_of_itself(ngx_str_t *value)
         ngx_string("idempotency_key_json"), ngx_string("idempotency_record")
     };
 
-    name.data = value->data + 1;
-    name.len = value->len - 1;
+    rest = *value;
 
-    if (name.len > 2 && name.data[0] == '{'
-        && name.data[name.len - 1] == '}')
+    if (value->data[0] != '$' || !ngx_http_idem_conf_variable(&rest, &name)
+        || rest.len > 1 || (rest.len == 1 && rest.data[0] != '}'))
     {
-        name.data++;
-        name.len -= 2;
+        return 0;
     }
 
     for (i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
-        if (value->data[0] == '$' && name.len == own[i].len
+        if (name.len == own[i].len
             && ngx_strncasecmp(name.data, own[i].data, name.len) == 0)
         {
             return 1;

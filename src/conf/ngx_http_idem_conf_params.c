@@ -149,37 +149,19 @@ ngx_http_idem_conf_warn_useless(ngx_conf_t *cf)
 static ngx_uint_t
 ngx_http_idem_conf_has(ngx_str_t *value, const ngx_str_t *names)
 {
-    size_t            left;
-    u_char           *p, *last, ch;
+    ngx_str_t         rest, variable;
     const ngx_str_t  *name;
 
-    last = value->data + value->len;
+    rest = *value;
 
-    for (p = value->data; p < last; p++) {
-
-        if (*p != '$') {
-            continue;
-        }
-
-        if (last - p > 1 && p[1] == '{') {
-            p++;
-        }
-
-        left = last - p - 1;
+    while (ngx_http_idem_conf_variable(&rest, &variable)) {
 
         for (name = names; name->len; name++) {
 
-            if (left < name->len
-                || ngx_strncasecmp(p + 1, name->data, name->len) != 0)
-            {
-                continue;
-            }
-
-            ch = (left > name->len) ? ngx_tolower(p[1 + name->len]) : '\0';
-
-            if (name->data[name->len - 1] == '_'
-                || !((ch >= 'a' && ch <= 'z') || (ch >= '0' && ch <= '9')
-                     || ch == '_'))
+            if (variable.len >= name->len
+                && ngx_strncasecmp(variable.data, name->data, name->len) == 0
+                && (variable.len == name->len
+                    || name->data[name->len - 1] == '_'))
             {
                 return 1;
             }
