@@ -117,7 +117,9 @@ ngx_redis_send(ngx_redis_conn_t *conn)
             return;
         }
 
-        if (conn->state == NGX_REDIS_READY
+        /* a connection to a replica sends no further call, and is closed */
+
+        if (conn->state == NGX_REDIS_READY && !conn->replica
             && ngx_redis_encode(conn) != NGX_OK)
         {
             ngx_redis_drop(conn, "no memory");
