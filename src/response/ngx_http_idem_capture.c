@@ -181,8 +181,7 @@ ngx_http_idem_capture_header(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     if (stream && r->method != NGX_HTTP_HEAD
-        && r->headers_out.status != NGX_HTTP_NO_CONTENT
-        && r->headers_out.status != NGX_HTTP_NOT_MODIFIED)
+        && !ngx_http_idem_status_bodiless(r->headers_out.status))
     {
         ctx->capture.ranges = 0;
         return ngx_http_idem_stream_header(r, ctx);
@@ -257,8 +256,7 @@ ngx_http_idem_header_only(ngx_http_request_t *r)
     }
 
     return r->headers_out.status_line.len == 0
-           && (r->headers_out.status == NGX_HTTP_NO_CONTENT
-               || r->headers_out.status == NGX_HTTP_NOT_MODIFIED);
+           && ngx_http_idem_status_bodiless(r->headers_out.status);
 }
 
 
@@ -271,9 +269,6 @@ ngx_http_idem_header_only(ngx_http_request_t *r)
 static ngx_uint_t
 ngx_http_idem_body_follows(ngx_http_request_t *r)
 {
-    ngx_int_t   status;
-    ngx_str_t  *line;
-
     if (!r->header_only || r->method == NGX_HTTP_HEAD
         || r->headers_out.content_length_n != -1
         || r->headers_out.content_length)
@@ -281,12 +276,21 @@ ngx_http_idem_body_follows(ngx_http_request_t *r)
         return 0;
     }
 
-    line = &r->headers_out.status_line;
+    return !ngx_http_idem_told_bodiless(&r->headers_out.status_line,
+                                        r->headers_out.status);
+}
 
-    status = (line->len < 3) ? (ngx_int_t) r->headers_out.status
-                             : ngx_atoi(line->data, 3);
 
-    return status != NGX_HTTP_NO_CONTENT && status != NGX_HTTP_NOT_MODIFIED;
+/* the client is told the status of the line, if there is one */
+
+ngx_uint_t
+ngx_http_idem_told_bodiless(ngx_str_t *line, ngx_uint_t status)
+{
+    ngx_int_t  told;
+
+    told = (line->len < 3) ? (ngx_int_t) status : ngx_atoi(line->data, 3);
+
+    return ngx_http_idem_status_bodiless(told);
 }
 
 
@@ -557,8 +561,7 @@ ngx_http_idem_complete(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     /* Content-Length of these responses is not the length of their body */
 
     if (ctx->capture.response.body_len == 0
-        && (ctx->capture.response.status == NGX_HTTP_NO_CONTENT
-            || ctx->capture.response.status == NGX_HTTP_NOT_MODIFIED
+        && (ngx_http_idem_status_bodiless(ctx->capture.response.status)
             || r->method == NGX_HTTP_HEAD))
     {
         ctx->capture.response.header_only = 1;

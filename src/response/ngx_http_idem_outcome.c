@@ -152,8 +152,7 @@ ngx_http_idem_outcome_whole(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
         return 0;
     }
 
-    return response->status == NGX_HTTP_NO_CONTENT
-           || response->status == NGX_HTTP_NOT_MODIFIED
+    return ngx_http_idem_status_bodiless(response->status)
            || response->content_length == (off_t) response->body_len;
 }
 
@@ -182,8 +181,7 @@ ngx_http_idem_outcome_short(ngx_http_request_t *r, ngx_http_idem_ctx_t *ctx)
     }
 
     if (response->content_length <= len
-        || response->status == NGX_HTTP_NO_CONTENT
-        || response->status == NGX_HTTP_NOT_MODIFIED)
+        || ngx_http_idem_status_bodiless(response->status))
     {
         return 0;
     }

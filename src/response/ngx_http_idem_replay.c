@@ -130,21 +130,10 @@ static ngx_uint_t
 ngx_http_idem_replay_bodiless(ngx_http_request_t *r,
     ngx_http_idem_response_t *response)
 {
-    ngx_int_t   status;
-    ngx_str_t  *line;
-
-    if (!response->header_only || response->content_length == 0
-        || r->method == NGX_HTTP_HEAD)
-    {
-        return 0;
-    }
-
-    line = &response->status_line;
-
-    status = (line->len < 3) ? (ngx_int_t) response->status
-                             : ngx_atoi(line->data, 3);
-
-    return status != NGX_HTTP_NO_CONTENT && status != NGX_HTTP_NOT_MODIFIED;
+    return response->header_only && response->content_length != 0
+           && r->method != NGX_HTTP_HEAD
+           && !ngx_http_idem_told_bodiless(&response->status_line,
+                                           response->status);
 }
 
 

@@ -208,6 +208,11 @@ typedef struct {
 } ngx_http_idem_answer_t;
 
 
+/* responses with these statuses have no body, whatever their Content-Length */
+#define ngx_http_idem_status_bodiless(status)                                 \
+    ((status) == NGX_HTTP_NO_CONTENT || (status) == NGX_HTTP_NOT_MODIFIED)
+
+
 /* ..._outcome.c */
 
 void ngx_http_idem_outcome_redirected(ngx_http_request_t *r,
@@ -220,6 +225,7 @@ ngx_http_idem_outcome_e ngx_http_idem_outcome(ngx_http_request_t *r,
     ngx_http_idem_ctx_t *ctx, ngx_uint_t complete);
 
 void ngx_http_idem_capture_init(void);
+ngx_uint_t ngx_http_idem_told_bodiless(ngx_str_t *line, ngx_uint_t status);
 void ngx_http_idem_hints_init(void);
 ngx_uint_t ngx_http_idem_hints_write(ngx_http_request_t *r);
 void ngx_http_idem_hold_range(ngx_http_request_t *r,
